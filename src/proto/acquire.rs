@@ -106,14 +106,14 @@ impl Engine {
             self.operations.conclude(op, Progress::Failed(failure, None));
             self.waits.stop(&key, id);
         } else {
-            self.with_waits(now, |waits, cx| waits.due(cx, &key, Waiter { id, give_up_at }));
+            self.with_waits(now, |waits, cx| waits.local.due(cx, &key, Waiter { id, give_up_at }));
         }
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
     fn join_line(&mut self, now: Moment, op: usize, key: &Resource, give_up_at: Moment) -> bool {
         let who = Waiter { id: self.operations.id_of(op), give_up_at };
-        let is_its_turn = self.with_waits(now, |waits, cx| waits.join(cx, key, who));
+        let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !is_its_turn {
             self.operations.remember(op, key);
         }
@@ -129,7 +129,8 @@ impl Engine {
         if let Some(report) = report {
             return Failure::of(report);
         }
-        let report = self.waits.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
+        let report =
+            self.waits.local.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
         let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
             last.report = error;
@@ -139,7 +140,7 @@ impl Engine {
 
     /// What the nodes have said so far to the acquisition that asks for this queue.
     fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
-        let op = self.operations.lookup(self.waits.queues.first_of(key)?)?;
+        let op = self.operations.lookup(self.waits.local.queues.first_of(key)?)?;
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
             Progress::Voting(round) => {
@@ -175,7 +176,7 @@ impl Engine {
                 self.with_waits(now, |waits, cx| waits.leave_visit(cx, &key, id, got));
             }
         }
-        if !self.waits.has_any() || self.operations.patience_of(id).is_none() {
+        if !self.waits.local.has_any() || self.operations.patience_of(id).is_none() {
             return;
         }
         let Some(key) = self.key_of(op).cloned() else {
@@ -184,7 +185,7 @@ impl Engine {
         let progress = self.operations[op].progress;
         let report = match (got, progress) {
             (None, Progress::Failed(failure, Some(round)))
-                if self.waits.queues.asks_for_others(id, &key) =>
+                if self.waits.local.queues.asks_for_others(id, &key) =>
             {
                 Some(self.report_in(op, round, failure))
             }
@@ -196,7 +197,7 @@ impl Engine {
             _ => false,
         };
         let left = Left { got, report, was_waiting };
-        self.with_waits(now, |waits, cx| waits.leave(cx, &key, id, left));
+        self.with_waits(now, |waits, cx| waits.local.leave(cx, &key, id, left));
     }
 
     /// The key of an acquisition, unless it has not begun.
@@ -280,7 +281,7 @@ impl Engine {
         let (failure, report) = self.report_in(op, round, failure);
         let kept = match next.has_line() {
             true => {
-                self.waits.queues.note_report(&next, (failure, report));
+                self.waits.local.queues.note_report(&next, (failure, report));
                 None
             }
             false => Some(report),
@@ -313,12 +314,12 @@ impl Engine {
         let key = self.rounds.claim(round).key.clone();
         let mut ask_at = None;
         if failure != Failure::Contended {
-            if self.waits.has_any() {
-                self.with_waits(now, |waits, cx| waits.no_quorum(cx, &key));
+            if self.waits.local.has_any() {
+                self.with_waits(now, |waits, cx| waits.local.no_quorum(cx, &key));
             }
         } else if now < give_up_at && key.is_plain() {
             let (who, refused) = (Waiter { id, give_up_at }, self.rounds.refused_by(round));
-            if self.with_waits(now, |waits, cx| waits.refused(cx, &key, who, refused)) {
+            if self.with_waits(now, |waits, cx| waits.local.refused(cx, &key, who, refused)) {
                 return true;
             }
         } else if now < give_up_at {
@@ -359,8 +360,8 @@ impl Engine {
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
         let key = &self.rounds.claim(round).key;
-        self.waits.cut_off(key);
-        let before = self.waits.queues.report_of(key).cloned().or_else(|| {
+        self.waits.local.cut_off(key);
+        let before = self.waits.local.queues.report_of(key).cloned().or_else(|| {
             let report = self.operations.last_of(op)?.report.clone()?;
             Some((Failure::of(&report), report))
         });

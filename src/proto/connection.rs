@@ -55,7 +55,7 @@ impl Engine {
             NodeEvent::Connected => {
                 let deadline = at.connected(now);
                 if deadline.is_some() {
-                    self.waits.desk.connected(node);
+                    self.waits.local.desk.connected(node);
                     self.nodes.note_due(deadline);
                     self.nodes.greet(node);
                 }
@@ -192,7 +192,7 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 let key = self.rounds.claim(round).key.clone();
                 let answer =
-                    self.with_waits(now, |waits, cx| waits.handed_on(cx, node, &key, reply));
+                    self.with_waits(now, |waits, cx| waits.local.handed_on(cx, node, &key, reply));
                 return match answer {
                     Some(answer) => self.handle_answer(now, node, round, answer),
                     None => self.nodes.send(NodeSet::one(node), round),
@@ -258,14 +258,14 @@ impl Engine {
             return;
         }
         let makes_sense = match push {
-            Push::Subscribed(channel) if self.waits.desk.is_own_channel(channel) => {
+            Push::Subscribed(channel) if self.waits.local.desk.is_own_channel(channel) => {
                 let asked = self.nodes[node].pipeline.next_request();
                 let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
             Push::AllChanged => {
-                for stand in self.waits.stands.watched_at(node) {
-                    self.with_waits(now, |waits, cx| waits.tell_change(cx, node, stand));
+                for stand in self.waits.local.stands.watched_at(node) {
+                    self.with_waits(now, |waits, cx| waits.local.tell_change(cx, node, stand));
                 }
                 true
             }

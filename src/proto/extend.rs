@@ -27,7 +27,7 @@ impl Engine {
         };
         let is_refused = refused.is_some();
         let deadline = lease.deadline;
-        let shared = (self.waits.has_any() && lease.resource.form() == Form::Shared)
+        let shared = (self.waits.local.has_any() && lease.resource.form() == Form::Shared)
             .then(|| (lease.resource.clone().prefixed(&self.config.key_prefix), lease.token));
         let lease = self.operations.leases.insert(lease);
         let task = Task::Extend { lease, refused };
@@ -38,7 +38,7 @@ impl Engine {
             false => self.start_extension(now, op, lease, ttl, deadline),
         }
         if let Some((key, token)) = shared {
-            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
+            self.with_waits(now, |waits, cx| waits.local.leave_held(cx, &key, token));
         }
         self.operations.id_of(op)
     }
@@ -87,10 +87,10 @@ impl Engine {
         held.deadline = held.deadline.max(won.deadline);
         held.ttl = self.rounds.claim(round).ttl;
         self.stats.extended += 1;
-        if self.waits.has_any() {
+        if self.waits.local.has_any() {
             let key = held.resource.clone().prefixed(&self.config.key_prefix);
             let (token, deadline) = (held.token, held.deadline);
-            self.waits.extended(&key, token, deadline);
+            self.waits.local.extended(&key, token, deadline);
         }
         true
     }

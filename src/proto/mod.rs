@@ -502,7 +502,10 @@ impl Engine {
             Outgoing::HandOn(node, round, tell) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
                 let claim = self.rounds.claim(round);
-                Some(Action::Send { nodes, command: self.waits.desk.hand_on_command(claim, tell) })
+                Some(Action::Send {
+                    nodes,
+                    command: self.waits.local.desk.hand_on_command(claim, tell),
+                })
             }
             Outgoing::Wait(node, command) => {
                 Some(self.waits.hand_out(now, &mut self.nodes, node, command))
@@ -705,7 +708,7 @@ impl Engine {
     /// The counters.
     pub fn stats(&self) -> Stats {
         let came = self.stats.acquired + self.adopted;
-        let (waits, votes) = (self.waits.desk.stats(), self.rounds.stats());
+        let (waits, votes) = (self.waits.local.desk.stats(), self.rounds.stats());
         Stats {
             quarantines: self.nodes.quarantines(),
             queued: waits.queued,
@@ -745,7 +748,7 @@ impl Engine {
 
     /// The status of each node.
     pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.statuses(self.last_now, |node| self.waits.desk.at(node))
+        self.nodes.statuses(self.last_now, |node| self.waits.local.desk.at(node))
     }
 
     /// What is known of the operations in flight.
@@ -792,7 +795,7 @@ impl Engine {
         let (nodes, entropy) = (&mut self.nodes, &mut *self.entropy);
         let rounds_take = self.rounds.round_trip();
         let answer = tell(&mut self.waits, &mut Cx { now, nodes, entropy, rounds_take });
-        if self.waits.desk.has_orders() {
+        if self.waits.local.desk.has_orders() {
             self.follow_waits(now);
         }
         answer
@@ -801,7 +804,7 @@ impl Engine {
     /// Carries out what waits have left to do.
     #[inline(never)]
     fn follow_waits(&mut self, now: Moment) {
-        let mut orders = self.waits.desk.take_orders();
+        let mut orders = self.waits.local.desk.take_orders();
         for order in orders.drain(..) {
             match order {
                 Order::Start(id) => {
@@ -819,17 +822,18 @@ impl Engine {
                         self.operations.hasten(op, at);
                     }
                 }
+                Order::LeaveNode(node) => self.waits.visits.lose_gate(node),
                 Order::Send(node, command) => self.nodes.push(Outgoing::Wait(node, command)),
             }
         }
-        self.waits.desk.reuse(orders);
+        self.waits.local.desk.reuse(orders);
     }
 
     /// How many engines stand before this acquisition's in the queue for its lock, as far as its
     /// own was told; `None` if it does not wait in a queue.
     pub fn place(&self, id: OpId) -> Option<u32> {
         let (op, _) = self.operations.patience_of(id)?;
-        self.waits.place_of(self.key_of(op)?)
+        self.waits.local.place_of(self.key_of(op)?)
     }
 
     #[inline(always)]
@@ -937,7 +941,7 @@ impl Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (queued, places) = self.waits.sizes();
+        let (queued, places) = self.waits.local.sizes();
         f.debug_struct("Engine")
             .field("nodes", &self.nodes.len())
             .field("ready", &self.nodes.ready())

@@ -119,10 +119,10 @@ impl Engine {
         lease.doubts = doubts.into();
         // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
-        if self.waits.has_any() {
+        if self.waits.local.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
-            self.with_waits(now, |waits, cx| waits.hold_no_longer(cx, &key, token));
+            self.with_waits(now, |waits, cx| waits.local.leave_held(cx, &key, token));
+            self.with_waits(now, |waits, cx| waits.local.hold_no_longer(cx, &key, token));
         }
     }
 
@@ -136,7 +136,7 @@ impl Engine {
         // again.
         self.nodes.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
-        let awaited = self.waits.has_any().then(|| (key.clone(), lease.token));
+        let awaited = self.waits.local.has_any().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
@@ -154,9 +154,9 @@ impl Engine {
         if let Some((key, token)) = awaited {
             let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, hand));
             if after == AfterRelease::LineUp {
-                self.with_waits(now, |waits, cx| waits.line_up(cx, &key, token));
+                self.with_waits(now, |waits, cx| waits.local.line_up(cx, &key, token));
             }
-            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
+            self.with_waits(now, |waits, cx| waits.local.leave_held(cx, &key, token));
         }
         if let Some(token) = by_value {
             self.end_attempts(now, token);
@@ -225,7 +225,7 @@ impl Engine {
                 }
             }
         }
-        let gates = self.waits.desk.gates_to_hand_on(&self.nodes, hand, ready);
+        let gates = self.waits.local.desk.gates_to_hand_on(&self.nodes, hand, ready);
         self.send(ready.without(gates), round);
         // Last: a client that is told there finds the other nodes free (W7).
         if !gates.is_empty() {

@@ -12,8 +12,9 @@ use crate::moment::Moment;
 use crate::proto::command::{Channel, Command, Tell, Wait};
 use crate::proto::fleet::Fleet;
 use crate::proto::kind::Claim;
+use crate::proto::notices::Notice;
 use crate::proto::request::WaitCommand;
-use crate::proto::status::Waits;
+use crate::proto::status::{Obstacle, Waits};
 use crate::quorum::NodeSet;
 
 /// What all waits share.
@@ -103,6 +104,13 @@ impl Desk {
             self.channel = half.map(|half| Box::new(Channel::new(half)));
         }
         self.channel.is_some()
+    }
+
+    /// The connection is of no use for waiting.
+    pub(super) fn set_unable(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
+        if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
+            cx.nodes.notice(node, Notice::CannotQueue(obstacle));
+        }
     }
 
     /// Whether this is the name of the engine's own channel.

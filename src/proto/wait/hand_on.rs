@@ -3,7 +3,7 @@
 use super::choice::may_pass_on;
 use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
 use super::local_queue::Bar;
-use super::{AfterRelease, Cx, Hand, WaitQueues};
+use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
 use crate::proto::node::is_forbidden;
 use crate::proto::status::Obstacle;
@@ -15,7 +15,7 @@ use crate::token::LockToken;
 const RELEASED_ALONE: i64 = -1;
 
 /// How a stand goes on when its line has the lock, or no longer wants it.
-impl WaitQueues {
+impl LocalQueues {
     /// The line has the lock (W11). A client that stood before it slept and is dropped.
     pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         let Some(number) = self.queues.stand_of(key) else {
@@ -51,46 +51,6 @@ impl WaitQueues {
         }
     }
 
-    /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
-    /// next.
-    pub(crate) fn plan_release(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        token: LockToken,
-    ) -> Hand {
-        match self.visit_due(key) {
-            None => self.plan_for(cx, key, token),
-            visit => Hand { visit, ..Hand::NONE },
-        }
-    }
-
-    /// The lock was given up, and its release is queued to be sent, as planned. Returns what is
-    /// left to do when those have started that come next.
-    pub(crate) fn released(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        token: LockToken,
-        hand: Hand,
-    ) -> AfterRelease {
-        if self.queues.note_given_up(cx.now, key, token) {
-            let until = cx.now.after(cx.stagger());
-            self.queues.yield_until(key, until);
-        }
-        let goes_on = match hand.visit {
-            Some(visit) => match self.let_in(cx, visit, key) {
-                AfterRelease::LineUp => return AfterRelease::LineUp,
-                AfterRelease::Nothing => true,
-            },
-            None => hand.tell == Tell::Nobody || !self.stand_behind(cx, key),
-        };
-        if goes_on {
-            self.call_first(cx, key, token);
-        }
-        AfterRelease::Nothing
-    }
-
     /// The line has lost its place to a visit, and waits behind the others.
     pub(crate) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         if !self.line_up_behind(cx, key) {
@@ -100,7 +60,7 @@ impl WaitQueues {
 
     /// How to release it if no visit asks for it.
     #[inline(never)]
-    fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) -> Hand {
+    pub(super) fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) -> Hand {
         if !self.desk.is_on() || self.queues.holder_of(key) != Some(token) {
             return Hand::NONE;
         }

@@ -13,7 +13,7 @@ use std::{iter, mem};
 
 use super::entry::TURN_MAX;
 use super::row::Row;
-use super::{Cx, Order, WaitQueues};
+use super::{Cx, LocalQueues, Order};
 use crate::error::LockError;
 use crate::moment::Moment;
 use crate::proto::failure::Failure;
@@ -265,6 +265,20 @@ impl Queues {
         first.map_or(0, |first| first.attempts)
     }
 
+    /// The first has made so many rounds, and waits from now on.
+    pub(super) fn pause(&mut self, key: &Resource, id: OpId, attempts: u32) {
+        if let Some(first) = self.first_mut(key, id) {
+            (first.is_waiting, first.attempts) = (true, attempts);
+        }
+    }
+
+    /// The first waits no longer.
+    pub(super) fn stop(&mut self, key: &Resource, id: OpId) {
+        if let Some(first) = self.first_mut(key, id) {
+            first.is_waiting = false;
+        }
+    }
+
     fn first_mut(&mut self, key: &Resource, id: OpId) -> Option<&mut First> {
         let first = self.by_key.get_mut(key)?.first.as_mut();
         first.filter(|first| first.who.id == id)
@@ -366,7 +380,7 @@ impl BuildHasher for Keyed {
 }
 
 /// The acquisitions of one key.
-impl WaitQueues {
+impl LocalQueues {
     /// Whether anything is known of any key.
     #[inline]
     pub(crate) fn has_any(&self) -> bool {
@@ -403,26 +417,6 @@ impl WaitQueues {
         false
     }
 
-    /// A round of the acquisition has failed, and another may follow: it waits from now on.
-    pub(crate) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
-        if let Some(first) = self.queues.first_mut(key, who.id) {
-            (first.is_waiting, first.attempts) = (true, attempts);
-        }
-        if !key.is_plain() {
-            self.visits.note_waiting(who);
-        }
-    }
-
-    /// A round of the acquisition begins, or it has a result: it waits no longer.
-    pub(crate) fn stop(&mut self, key: &Resource, id: OpId) {
-        if let Some(first) = self.queues.first_mut(key, id) {
-            first.is_waiting = false;
-        }
-        if !key.is_plain() {
-            self.visits.note_awake(id);
-        }
-    }
-
     /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
     /// sleeps on.
     pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) {
@@ -438,7 +432,7 @@ impl WaitQueues {
     }
 
     pub(super) fn start(&mut self, key: &Resource, who: Waiter) {
-        self.stop(key, who.id);
+        self.queues.stop(key, who.id);
         self.desk.orders.push_back(Order::Start(who.id));
     }
 
@@ -521,7 +515,7 @@ impl WaitQueues {
 }
 
 /// What is known of a lock that this engine holds.
-impl WaitQueues {
+impl LocalQueues {
     /// A lock was extended: no acquisition needs to ask before the new deadline.
     pub(crate) fn extended(&mut self, key: &Resource, token: LockToken, until: Moment) {
         self.queues.hold_longer(key, token, until);
@@ -556,7 +550,7 @@ impl WaitQueues {
 }
 
 /// What the nodes have said to those that wait.
-impl WaitQueues {
+impl LocalQueues {
     /// How many acquisitions wait, and how many places and commands about them there are.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.queues.waiting(), self.stands.len())

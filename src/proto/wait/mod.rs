@@ -17,6 +17,7 @@ mod push;
 mod row;
 mod visit;
 mod watch;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use super::request::WaitCommand;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::quorum::NodeSet;
+use crate::resource::Resource;
 use crate::token::Entropy;
 
 /// What a wait may see and use of the engine during one input.
@@ -66,6 +68,8 @@ pub(crate) enum Order {
     /// The same, if it would sleep for longer.
     WakeBy(OpId, Moment),
     Send(usize, WaitCommand),
+    /// Call [`Visits::lose_gate`]: one cannot wait at this node.
+    LeaveNode(usize),
 }
 
 /// How a lock that is given up is released at the gates.
@@ -113,22 +117,42 @@ pub(crate) struct WaitStats {
     pub(super) server_errors: u64,
 }
 
-/// All that waits, and what the masters' queues have of it.
-pub(crate) struct WaitQueues {
+/// The acquisitions that wait for the same resource as others of this engine, and their places in
+/// the queues on the masters.
+pub(crate) struct LocalQueues {
     pub(super) desk: Desk,
     pub(super) queues: Queues,
     pub(super) stands: Stands,
+}
+
+/// All that waits, and what the masters' queues have of it.
+pub(crate) struct WaitQueues {
+    pub(super) local: LocalQueues,
     pub(super) visits: Visits,
 }
 
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
-        WaitQueues {
-            desk: Desk::new(config),
-            queues: Queues::new(seed),
-            stands: Stands::default(),
-            visits: Visits::default(),
+        let desk = Desk::new(config);
+        let (queues, stands) = (Queues::new(seed), Stands::default());
+        let local = LocalQueues { desk, queues, stands };
+        WaitQueues { local, visits: Visits::default() }
+    }
+
+    /// A round of the acquisition has failed, and another may follow: it waits from now on.
+    pub(super) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
+        self.local.queues.pause(key, who.id, attempts);
+        if !key.is_plain() {
+            self.visits.note_waiting(who);
+        }
+    }
+
+    /// A round of the acquisition begins, or it has a result: it waits no longer.
+    pub(super) fn stop(&mut self, key: &Resource, id: OpId) {
+        self.local.queues.stop(key, id);
+        if !key.is_plain() {
+            self.visits.note_awake(id);
         }
     }
 }
@@ -169,7 +193,7 @@ mod tests {
         }
 
         fn orders(&mut self) -> Vec<Order> {
-            self.waits.desk.take_orders().into()
+            self.waits.local.desk.take_orders().into()
         }
     }
 
@@ -182,11 +206,11 @@ mod tests {
     fn first_may_start_and_the_next_one_sleeps_as_long_as_it_has_patience() {
         let mut scene = Scene::new();
         let (first, next) = (waiter(0), waiter(1));
-        assert!(scene.tell(|waits, cx, key| waits.join(cx, key, first)));
+        assert!(scene.tell(|waits, cx, key| waits.local.join(cx, key, first)));
         assert_eq!(scene.orders(), []);
-        assert!(!scene.tell(|waits, cx, key| waits.join(cx, key, next)));
+        assert!(!scene.tell(|waits, cx, key| waits.local.join(cx, key, next)));
         assert_eq!(scene.orders(), [Order::SleepUntil(next.id, next.give_up_at)]);
-        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, Left::default()));
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Left::default()));
         assert_eq!(scene.orders(), [Order::Start(next.id)]);
     }
 
@@ -196,11 +220,11 @@ mod tests {
         let (first, next, token) = (waiter(0), waiter(1), LockToken::from_random([1; 20]));
         let until = NOW.after(Duration::from_millis(100));
         for who in [first, next] {
-            scene.tell(|waits, cx, key| waits.join(cx, key, who));
+            scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
         }
         scene.orders();
         let left = Left { got: Some((token, until)), ..Left::default() };
-        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, left));
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, left));
         assert_eq!(scene.orders(), [Order::SleepUntil(next.id, until)]);
         for expected in [&[Order::Start(next.id)][..], &[]] {
             scene.tell(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
@@ -213,11 +237,11 @@ mod tests {
         let mut scene = Scene::new();
         let [first, gone, next] = [0, 1, 2].map(waiter);
         for who in [first, gone, next] {
-            scene.tell(|waits, cx, key| waits.join(cx, key, who));
+            scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
         }
-        scene.tell(|waits, cx, key| waits.leave(cx, key, gone.id, Left::default()));
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, gone.id, Left::default()));
         scene.orders();
-        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, Left::default()));
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Left::default()));
         assert_eq!(scene.orders(), [Order::Start(next.id)]);
     }
 
@@ -226,19 +250,22 @@ mod tests {
     fn refused_without_a_node_to_wait_at_it_does_not_queue() {
         let mut scene = Scene::new();
         let refused = (NodeSet::all(3), false);
-        scene.tell(|waits, cx, key| waits.join(cx, key, waiter(0)));
-        assert!(!scene.tell(|waits, cx, key| waits.refused(cx, key, waiter(0), refused)));
+        scene.tell(|waits, cx, key| waits.local.join(cx, key, waiter(0)));
+        assert!(!scene.tell(|waits, cx, key| waits.local.refused(cx, key, waiter(0), refused)));
         assert_eq!(scene.orders(), []);
     }
 
     #[test]
     fn what_is_asked_of_a_node_is_known_until_it_has_a_new_connection() {
         let mut scene = Scene::new();
-        scene.tell(|waits, cx, _| waits.ask_ability(cx, 1));
+        scene.tell(|waits, cx, _| waits.local.ask_ability(cx, 1));
         let hello = WaitCommand::Able(Ability::Hello);
         assert_eq!(scene.orders(), [Order::Send(1, hello)]);
-        assert_eq!([0, 1].map(|node| scene.waits.desk.at(node)), [Waits::Untried, Waits::Asked]);
-        scene.waits.desk.connected(1);
-        assert_eq!(scene.waits.desk.at(1), Waits::Untried);
+        assert_eq!(
+            [0, 1].map(|node| scene.waits.local.desk.at(node)),
+            [Waits::Untried, Waits::Asked]
+        );
+        scene.waits.local.desk.connected(1);
+        assert_eq!(scene.waits.local.desk.at(1), Waits::Untried);
     }
 }

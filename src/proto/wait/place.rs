@@ -5,25 +5,18 @@
 //! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
 //! when an ordinary round of acquisition starts.
 
-use super::ability::Effect;
 use super::choice::may_pass_on;
 use super::entry::{PLACE_NONE, Stand};
-use super::local_queue::{Bar, Waiter};
-use super::{Cx, Free, WaitQueues};
-use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError};
-use crate::proto::Action;
-use crate::proto::command::{Command, Step, Wait};
-use crate::proto::fleet::Fleet;
-use crate::proto::notices::Notice;
-use crate::proto::outgoing::Outgoing;
-use crate::proto::request::{Ability, Request, WaitCommand};
+use super::local_queue::Waiter;
+use super::{Cx, Free, LocalQueues, Order};
+use crate::proto::command::Step;
+use crate::proto::request::{Ability, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 
 /// The stand of a line's first.
-impl WaitQueues {
+impl LocalQueues {
     /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
     /// acquisition waits in a queue. If not, it waits for a random delay (R9).
     pub(crate) fn refused(
@@ -170,7 +163,7 @@ impl WaitQueues {
     }
 
     /// Asks the node whether one can wait there, once for each connection (W4).
-    pub(crate) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
+    pub(super) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
         if self.desk.able[node].state() != Waits::Untried {
             return;
         }
@@ -181,11 +174,11 @@ impl WaitQueues {
         self.desk.send(node, WaitCommand::Able(Ability::Hello));
     }
 
-    /// The handshake with a node is complete.
-    pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if !self.stands.is_empty() {
-            self.open_gate(cx, node);
-        }
+    /// The connection is of no use for waiting. A queue that stands there looks for another gate.
+    pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
+        self.desk.set_unable(cx, node, obstacle);
+        self.node_lost(cx, node);
+        self.desk.orders.push_back(Order::LeaveNode(node));
     }
 
     /// A node is ready: it may be the gate of some.
@@ -194,53 +187,10 @@ impl WaitQueues {
         for number in self.stands.numbers_where(is_here) {
             self.ask_for_place(cx, number);
         }
-        self.open_visits(cx, node);
-    }
-
-    /// The server has answered a question of W4. An error means that the connection must end.
-    pub(super) fn follow_ability(
-        &mut self,
-        cx: &mut Cx<'_>,
-        node: usize,
-        effect: Effect,
-    ) -> Result<(), NodeOutcome> {
-        match effect {
-            Effect::SpeaksResp3 => {
-                for ability in Ability::AFTER_HELLO {
-                    self.desk.send(node, WaitCommand::Able(ability));
-                }
-            }
-            Effect::MayWait => {
-                self.open_gate(cx, node);
-                for number in self.stands.numbers_where(|stand| stand.wanted.contains(node)) {
-                    self.stands.stand(number).wanted.remove(node);
-                    self.watch_nodes(number, NodeSet::one(node));
-                }
-            }
-            Effect::CannotWait(obstacle) => self.cannot_wait(cx, node, obstacle),
-            Effect::CannotWaitNow => {
-                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watches(node);
-                for number in self.stands.numbers_where(needs) {
-                    self.bar(cx, node, number, Bar::ForNow);
-                }
-            }
-            Effect::Nothing => {}
-            Effect::Unexpected => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-        Ok(())
-    }
-
-    /// The connection is of no use for waiting. A queue that stands there looks for another gate.
-    pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
-        if self.desk.able[node].set_unable(obstacle) && self.desk.able[node].is_inability_news() {
-            cx.nodes.notice(node, Notice::CannotQueue(obstacle));
-        }
-        self.node_lost(cx, node);
     }
 
     /// The node's connection has ended, or it did not answer in time (W3).
     pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
-        self.visits.lose_gate(node);
         if self.stands.is_empty() {
             return;
         }
@@ -357,46 +307,7 @@ impl WaitQueues {
 }
 
 /// How a place is left.
-impl WaitQueues {
-    /// Hands out a command of a wait. The stand that it is for is still there.
-    pub(crate) fn hand_out(
-        &mut self,
-        now: Moment,
-        nodes: &mut Fleet,
-        node: usize,
-        command: WaitCommand,
-    ) -> Action<'_> {
-        match command {
-            WaitCommand::Watch { stand, watch } => {
-                // Next to it on the wire: the permission is for one command.
-                let next = WaitCommand::TimeToLive { stand, watch };
-                nodes.push_first(Outgoing::Wait(node, next));
-            }
-            WaitCommand::StepOut(place, _) => self.stands.hand_out(place),
-            WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
-        }
-        let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
-        let channel = self.desk.channel.as_deref().expect("waits have a channel");
-        let key_of = |number| {
-            let key = self.stands.get(number).map(|stand| &stand.key);
-            key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
-        };
-        let command = match command {
-            WaitCommand::Able(ability) => ability.command(channel),
-            WaitCommand::QueueUp(stand) => {
-                Command::Wait(Wait::QueueUp { key: key_of(stand), channel })
-            }
-            WaitCommand::Watch { .. } => Command::Wait(Wait::Cache),
-            WaitCommand::TimeToLive { stand, .. } => {
-                Command::Wait(Wait::TimeToLive { key: key_of(stand) })
-            }
-            WaitCommand::StepOut(_, to) => {
-                Command::Wait(Wait::StepOut { key: self.stands.handed_out(), channel, to })
-            }
-        };
-        Action::Send { nodes, command }
-    }
-
+impl LocalQueues {
     /// The key's line has no use for its places (W12).
     pub(crate) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Resource) {
         if let Some(number) = self.queues.stand_of(key) {
@@ -455,18 +366,6 @@ impl WaitQueues {
     /// flight, and while its engine holds the lock.
     pub(super) fn waiting_first(&self, stand: &Stand) -> Option<Waiter> {
         self.queues.waiting_first(&stand.key).filter(|_| stand.held.is_none())
-    }
-
-    /// The commands to this node that were not handed out will not be sent.
-    pub(crate) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
-        for outgoing in nodes.outgoing() {
-            match outgoing {
-                Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
-                    self.stands.withdraw(*place);
-                }
-                _ => {}
-            }
-        }
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.

@@ -1,56 +1,12 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
 
-use super::{Cx, Free, WaitQueues};
-use crate::proto::command::{Push, Step};
+use super::{Cx, Free, LocalQueues};
+use crate::proto::command::Step;
 use crate::resource::Resource;
 
 /// What is pushed.
-impl WaitQueues {
-    /// The server has sent something that is no reply. Returns whether it makes sense.
-    pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
-        match push {
-            Push::Told { channel, message } if self.desk.is_own_channel(channel) => {
-                return self.handle_told(cx, node, message);
-            }
-            Push::Changed(key) => self.handle_changed(cx, node, key),
-            Push::AllChanged | Push::Subscribed(_) | Push::Told { .. } | Push::Other => {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// A node's message on the engine's channel: a letter and a key (W6). Returns whether it makes
-    /// sense.
-    fn handle_told(&mut self, cx: &mut Cx<'_>, node: usize, message: &[u8]) -> bool {
-        let Some((letter, key)) = message.split_first() else {
-            return false;
-        };
-        match letter {
-            b't' if key.is_empty() => {
-                let effect = self.desk.able[node].hear_trial();
-                return self.follow_ability(cx, node, effect).is_ok();
-            }
-            b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
-            _ => return false,
-        }
-        let Some(key) = Resource::of_key(key) else {
-            return false;
-        };
-        let stand = self.queues.stand_of(&key).and_then(|it| self.stands.get(it).map(|_| it));
-        match stand {
-            Some(number) => self.tell_stand(cx, node, number, *letter),
-            None if self.tell_visit(cx, node, &key, *letter) => {}
-            // It is passed on to those behind.
-            None if *letter != b'o' => {
-                self.step_aside(cx, node, key, Step::Out);
-            }
-            None => {}
-        }
-        true
-    }
-
-    fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, letter: u8) {
+impl LocalQueues {
+    pub(super) fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, letter: u8) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
@@ -97,7 +53,7 @@ impl WaitQueues {
     }
 
     /// A watched key has changed.
-    fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
+    pub(super) fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
         let key = Resource::of_key(key);
         if let Some(number) = key.and_then(|key| self.queues.stand_of(&key)) {
             self.tell_change(cx, node, number);

@@ -353,7 +353,7 @@ impl Visits {
         }
     }
 
-    pub(super) fn lose_gate(&mut self, node: usize) {
+    pub(crate) fn lose_gate(&mut self, node: usize) {
         self.open.values_mut().for_each(|visit| visit.lose(node));
     }
 
@@ -398,7 +398,7 @@ impl WaitQueues {
         id: OpId,
         (held, attempts): (Option<usize>, u32),
     ) -> Option<Moment> {
-        if !self.desk.is_on() {
+        if !self.local.desk.is_on() {
             return None;
         }
         let form = key.form();
@@ -415,7 +415,7 @@ impl WaitQueues {
                 self.move_on(cx, before);
             }
         }
-        let number = number.unwrap_or_else(|| self.stands.number());
+        let number = number.unwrap_or_else(|| self.local.stands.number());
         if !self.visits.join(cx.now, number, &plain, (id, form)) {
             return None;
         }
@@ -449,15 +449,15 @@ impl WaitQueues {
             }
             ask_at = cx.now.after(stagger);
         }
-        let number = self.visits.number_of(&plain).unwrap_or_else(|| self.stands.number());
+        let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.stands.number());
         if !self.visits.join(cx.now, number, &plain, (id, key.form())) {
             return false;
         }
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
-            let may_be = |node: usize| self.desk.choice(cx).may_wait_at(node);
-            let gate = self.desk.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
+            let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
+            let gate = self.local.desk.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
             self.visits.look(number, (id, look), gate);
         }
         self.queue_visit(cx, number);
@@ -466,7 +466,7 @@ impl WaitQueues {
             ask_at = cx.now.after(stagger);
         }
         self.pause(key, who, 0);
-        self.desk.sleep_until(who, ask_at);
+        self.local.desk.sleep_until(who, ask_at);
         true
     }
 
@@ -476,25 +476,25 @@ impl WaitQueues {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
         };
-        if self.queues.stand_of(&visit.key).is_some() {
+        if self.local.queues.stand_of(&visit.key).is_some() {
             return;
         }
         let is_able = |node: usize| {
-            !visit.barred.contains(node) && self.desk.choice(cx).is_candidate(cx.now, node)
+            !visit.barred.contains(node) && self.local.desk.choice(cx).is_candidate(cx.now, node)
         };
         let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
         let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
         let is_looked_at =
-            |gate: usize| visit.look.is_some() && self.desk.choice(cx).may_wait_at(gate);
+            |gate: usize| visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(gate);
         let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
-            None => self.desk.choice(cx).gate_among(&visit.key, is_candidate),
+            None => self.local.desk.choice(cx).gate_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
         let begins_again = gate.is_none() && !visit.passed.is_empty();
         let gate = match begins_again {
-            true => self.desk.choice(cx).gate_among(&visit.key, is_able),
+            true => self.local.desk.choice(cx).gate_among(&visit.key, is_able),
             false => gate,
         };
         if visit.gate != gate {
@@ -508,11 +508,11 @@ impl WaitQueues {
             (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
-            Some(gate) if self.desk.able[gate].state() == Waits::Able => {
+            Some(gate) if self.local.desk.able[gate].state() == Waits::Able => {
                 visit.is_listed = true;
-                self.desk.send(gate, WaitCommand::QueueUp(number));
+                self.local.desk.send(gate, WaitCommand::QueueUp(number));
             }
-            Some(gate) => self.ask_ability(cx, gate),
+            Some(gate) => self.local.ask_ability(cx, gate),
             None => {
                 let empty = NodeSet::EMPTY;
                 (visit.barred, visit.alone_at, visit.passed) = (empty, empty, empty);
@@ -524,18 +524,6 @@ impl WaitQueues {
     pub(super) fn open_visits(&mut self, cx: &mut Cx<'_>, node: usize) {
         for number in self.visits.to_open(node) {
             self.queue_visit(cx, number);
-        }
-    }
-
-    /// Whether a command need not be sent: nothing waits any more under the number that it is for.
-    pub(crate) fn is_wait_over(&self, command: WaitCommand) -> bool {
-        match command {
-            WaitCommand::QueueUp(number)
-            | WaitCommand::Watch { stand: number, .. }
-            | WaitCommand::TimeToLive { stand: number, .. } => {
-                self.stands.get(number).is_none() && self.visits.key_of(number).is_none()
-            }
-            WaitCommand::Able(_) | WaitCommand::StepOut(..) => false,
         }
     }
 
@@ -575,7 +563,7 @@ impl WaitQueues {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {
-                    self.desk.orders.push_back(Order::WakeBy(id, ask_at));
+                    self.local.desk.orders.push_back(Order::WakeBy(id, ask_at));
                 }
             }
         }
@@ -598,7 +586,7 @@ impl WaitQueues {
         if visit.is_listed && visit.gate != Some(node) {
             // A place that could not be left when it moved: others come next there.
             if letter != b'o' {
-                self.step_aside(cx, node, key.clone(), Step::Out);
+                self.local.step_aside(cx, node, key.clone(), Step::Out);
             }
             return true;
         }
@@ -614,7 +602,7 @@ impl WaitQueues {
             b'g' => {
                 visit.is_told = true;
                 visit.crowd_until = Some(cx.now.after(CROWD_FOR));
-                self.desk.stats.told += 1;
+                self.local.desk.stats.told += 1;
                 self.try_visit(cx, number);
             }
             b'p' => self.try_visit(cx, number),
@@ -638,7 +626,7 @@ impl WaitQueues {
 
     fn start_visitor(&mut self, who: Waiter) {
         self.visits.note_awake(who.id);
-        self.desk.orders.push_back(Order::Start(who.id));
+        self.local.desk.orders.push_back(Order::Start(who.id));
     }
 
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
@@ -648,8 +636,8 @@ impl WaitQueues {
             return None;
         }
         // The acquisition that releases it might come back.
-        let waiting = usize::from(self.queues.first_of(key).is_some());
-        let line = 1 + waiting + self.queues.others_of(key);
+        let waiting = usize::from(self.local.queues.first_of(key).is_some());
+        let line = 1 + waiting + self.local.queues.others_of(key);
         let number = self.visits.note_passed_by(key, line)?;
         let waits = |id: &OpId| self.visits.waiting.contains_key(id);
         self.visits.to_try(number).iter().any(waits).then_some(number)
@@ -658,11 +646,13 @@ impl WaitQueues {
     /// The lock is released, and this visit asks for it next. If the line's turn is over, its place
     /// is the visit's from now on.
     pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Resource) -> AfterRelease {
-        let stand = self.queues.stand_of(key);
-        let is_turn_over = stand.and_then(|stand| self.stands.get(stand)).is_some_and(|stand| {
-            matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
-        });
-        let place = stand.filter(|_| is_turn_over).and_then(|stand| self.give_place(cx, stand));
+        let stand = self.local.queues.stand_of(key);
+        let is_turn_over =
+            stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
+                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
+            });
+        let place =
+            stand.filter(|_| is_turn_over).and_then(|stand| self.local.give_place(cx, stand));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
             if let Some(gate) = place {
@@ -674,8 +664,8 @@ impl WaitQueues {
         if is_turn_over {
             return AfterRelease::LineUp;
         }
-        if self.queues.first_of(key).is_none() {
-            self.leave_stand_of(cx, key);
+        if self.local.queues.first_of(key).is_none() {
+            self.local.leave_stand_of(cx, key);
         }
         AfterRelease::Nothing
     }
@@ -692,7 +682,7 @@ impl WaitQueues {
     ) {
         self.visits.note_awake(id);
         let form = key.form();
-        if let Some(got) = got.filter(|_| self.desk.is_on()) {
+        if let Some(got) = got.filter(|_| self.local.desk.is_on()) {
             self.visits.rows.note_got(cx.now, key, got);
         }
         let Some(number) = self.visits.visit_of(id) else {
@@ -727,9 +717,9 @@ impl WaitQueues {
         let Some(key) = self.visits.key_of(number).cloned() else {
             return;
         };
-        match self.queues.stand_of(&key) {
-            None => self.step_aside(cx, gate, key, Step::Out),
-            Some(stand) if was_the_lines => self.queue_up_again(cx, stand, gate),
+        match self.local.queues.stand_of(&key) {
+            None => self.local.step_aside(cx, gate, key, Step::Out),
+            Some(stand) if was_the_lines => self.local.queue_up_again(cx, stand, gate),
             Some(_) => {}
         }
     }

@@ -3,102 +3,22 @@
 
 use std::time::Duration;
 
-use super::entry::{PLACE_NONE, Stand};
+use super::entry::Stand;
 use super::local_queue::{Bar, Waiter};
-use super::{Cx, Free, WaitQueues};
+use super::{Cx, Free, LocalQueues};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
-use crate::proto::command::{Reply, ServerError};
-use crate::proto::node::is_forbidden;
 use crate::proto::request::WaitCommand;
-use crate::proto::status::{Obstacle, Waits};
+use crate::proto::status::Waits;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 
-/// Where a queue's answer has the place.
-const PLACE_SHIFT: u32 = 40;
-/// What a queue's answer has added to the key's `PTTL`.
-const TTL_OFFSET: i64 = 2;
 /// What `PTTL` says of a key that is absent.
-const ABSENT: i64 = -2;
+pub(super) const ABSENT: i64 = -2;
 /// How many nodes tell of a change (W8).
 const WATCHED_NODES: usize = 2;
 
 /// Where the engine stands, and whether the lock is free.
-impl WaitQueues {
-    /// The answer to a command of a wait. An error means that the connection must end.
-    pub(crate) fn handle_reply(
-        &mut self,
-        cx: &mut Cx<'_>,
-        node: usize,
-        command: WaitCommand,
-        reply: Reply,
-    ) -> Result<(), NodeOutcome> {
-        match (command, reply) {
-            (WaitCommand::Able(asked), Reply::Error(error)) => {
-                let effect = self.desk.able[node].handle_error(asked, &error);
-                cx.nodes[node].keep_error(error);
-                return self.follow_ability(cx, node, effect);
-            }
-            (WaitCommand::Able(asked), reply) => {
-                let effect = self.desk.able[node].handle_reply(asked, &reply);
-                return self.follow_ability(cx, node, effect);
-            }
-            (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
-            (WaitCommand::Watch { .. }, Reply::Ok) => {}
-            (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
-            (WaitCommand::QueueUp(number), Reply::Integer(said @ 0..)) => {
-                let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
-                let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
-                self.handle_place(cx, node, number, (place, left));
-            }
-            (WaitCommand::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
-                self.handle_time_to_live(cx, node, (stand, watch), left);
-            }
-            _ => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-        Ok(())
-    }
-
-    /// An error that lasts makes the connection useless for all waits; any other one, for the wait
-    /// that it answers.
-    fn handle_error(
-        &mut self,
-        cx: &mut Cx<'_>,
-        node: usize,
-        command: WaitCommand,
-        error: ServerError,
-    ) -> Result<(), NodeOutcome> {
-        self.desk.stats.server_errors += 1;
-        let kind = error.kind;
-        cx.nodes[node].keep_error(error);
-        let number = match command {
-            WaitCommand::QueueUp(number) => Some(number),
-            WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
-                self.stands.watched_by(stand, watch)
-            }
-            WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
-        };
-        match (kind, command) {
-            (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
-                return Err(NodeOutcome::Server(kind));
-            }
-            (kind, WaitCommand::QueueUp(_) | WaitCommand::StepOut(..)) if is_forbidden(kind) => {
-                self.cannot_wait(cx, node, Obstacle::Queue);
-            }
-            (kind, _) if is_forbidden(kind) => self.cannot_wait(cx, node, Obstacle::Tracking),
-            (kind, command) => {
-                let how = match (kind, command) {
-                    (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,
-                    _ => Bar::ForNow,
-                };
-                number.into_iter().for_each(|number| self.bar(cx, node, number, how));
-                number.into_iter().for_each(|number| self.visits.bar(number, node));
-            }
-        }
-        Ok(())
-    }
-
+impl LocalQueues {
     /// This key has no gate there, and is not watched there.
     pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
         let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watches(node);
@@ -117,7 +37,7 @@ impl WaitQueues {
         self.set_stand_timer(number);
     }
 
-    /// The gate has told the place, and how long the lock lives there (W5).
+    /// The gate of a line has told the place, and how long the lock lives there (W5).
     pub(super) fn handle_place(
         &mut self,
         cx: &mut Cx<'_>,
@@ -126,9 +46,7 @@ impl WaitQueues {
         (place, left): (u32, i64),
     ) {
         let wait = cx.stagger();
-        let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
-            return self.handle_visit_place(cx, number, place, left == ABSENT);
-        };
+        let stand = self.stands.stand(number);
         self.desk.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(cx.now, place);
         stand.saw_held |= left != ABSENT;

@@ -1,0 +1,310 @@
+//! What is sent for waits, and what comes back.
+//!
+//! An answer or a message is about one key: it goes to the local queue or to the visit of that key.
+
+use super::ability::Effect;
+use super::entry::{PLACE_NONE, Stand};
+use super::local_queue::Bar;
+use super::watch::ABSENT;
+use super::{AfterRelease, Cx, Hand, WaitQueues};
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::proto::Action;
+use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait};
+use crate::proto::fleet::Fleet;
+use crate::proto::node::is_forbidden;
+use crate::proto::outgoing::Outgoing;
+use crate::proto::request::{Ability, Request, WaitCommand};
+use crate::proto::status::Obstacle;
+use crate::quorum::NodeSet;
+use crate::resource::Resource;
+use crate::token::LockToken;
+
+/// Where a queue's answer has the place.
+const PLACE_SHIFT: u32 = 40;
+/// What a queue's answer has added to the key's `PTTL`.
+const TTL_OFFSET: i64 = 2;
+
+/// What is known of a node.
+impl WaitQueues {
+    /// The handshake with a node is complete.
+    pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
+        if !self.local.stands.is_empty() {
+            self.local.open_gate(cx, node);
+            self.open_visits(cx, node);
+        }
+    }
+
+    /// The node's connection has ended, it did not answer in time, or one cannot wait there (W3).
+    pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
+        self.visits.lose_gate(node);
+        self.local.node_lost(cx, node);
+    }
+
+    /// The server has answered a question of W4. An error means that the connection must end.
+    fn follow_ability(
+        &mut self,
+        cx: &mut Cx<'_>,
+        node: usize,
+        effect: Effect,
+    ) -> Result<(), NodeOutcome> {
+        match effect {
+            Effect::SpeaksResp3 => {
+                for ability in Ability::AFTER_HELLO {
+                    self.local.desk.send(node, WaitCommand::Able(ability));
+                }
+            }
+            Effect::MayWait => {
+                self.local.open_gate(cx, node);
+                self.open_visits(cx, node);
+                for number in self.local.stands.numbers_where(|stand| stand.wanted.contains(node)) {
+                    self.local.stands.stand(number).wanted.remove(node);
+                    self.local.watch_nodes(number, NodeSet::one(node));
+                }
+            }
+            Effect::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
+            Effect::CannotWaitNow => {
+                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watches(node);
+                for number in self.local.stands.numbers_where(needs) {
+                    self.local.bar(cx, node, number, Bar::ForNow);
+                }
+            }
+            Effect::Nothing => {}
+            Effect::Unexpected => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+        Ok(())
+    }
+}
+
+/// What is sent.
+impl WaitQueues {
+    /// Whether a command need not be sent: nothing waits any more under the number that it is for.
+    pub(crate) fn is_wait_over(&self, command: WaitCommand) -> bool {
+        match command {
+            WaitCommand::QueueUp(number)
+            | WaitCommand::Watch { stand: number, .. }
+            | WaitCommand::TimeToLive { stand: number, .. } => {
+                self.local.stands.get(number).is_none() && self.visits.key_of(number).is_none()
+            }
+            WaitCommand::Able(_) | WaitCommand::StepOut(..) => false,
+        }
+    }
+
+    /// Hands out a command of a wait. The stand that it is for is still there.
+    pub(crate) fn hand_out(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        node: usize,
+        command: WaitCommand,
+    ) -> Action<'_> {
+        match command {
+            WaitCommand::Watch { stand, watch } => {
+                // Next to it on the wire: the permission is for one command.
+                let next = WaitCommand::TimeToLive { stand, watch };
+                nodes.push_first(Outgoing::Wait(node, next));
+            }
+            WaitCommand::StepOut(place, _) => self.local.stands.hand_out(place),
+            WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
+        }
+        let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
+        let channel = self.local.desk.channel.as_deref().expect("waits have a channel");
+        let key_of = |number| {
+            let key = self.local.stands.get(number).map(|stand| &stand.key);
+            key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
+        };
+        let command = match command {
+            WaitCommand::Able(ability) => ability.command(channel),
+            WaitCommand::QueueUp(stand) => {
+                Command::Wait(Wait::QueueUp { key: key_of(stand), channel })
+            }
+            WaitCommand::Watch { .. } => Command::Wait(Wait::Cache),
+            WaitCommand::TimeToLive { stand, .. } => {
+                Command::Wait(Wait::TimeToLive { key: key_of(stand) })
+            }
+            WaitCommand::StepOut(_, to) => {
+                Command::Wait(Wait::StepOut { key: self.local.stands.handed_out(), channel, to })
+            }
+        };
+        Action::Send { nodes, command }
+    }
+
+    /// The commands to this node that were not handed out will not be sent.
+    pub(crate) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
+        for outgoing in nodes.outgoing() {
+            match outgoing {
+                Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
+                    self.local.stands.withdraw(*place);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What comes back.
+impl WaitQueues {
+    /// The answer to a command of a wait. An error means that the connection must end.
+    pub(crate) fn handle_reply(
+        &mut self,
+        cx: &mut Cx<'_>,
+        node: usize,
+        command: WaitCommand,
+        reply: Reply,
+    ) -> Result<(), NodeOutcome> {
+        match (command, reply) {
+            (WaitCommand::Able(asked), Reply::Error(error)) => {
+                let effect = self.local.desk.able[node].handle_error(asked, &error);
+                cx.nodes[node].keep_error(error);
+                return self.follow_ability(cx, node, effect);
+            }
+            (WaitCommand::Able(asked), reply) => {
+                let effect = self.local.desk.able[node].handle_reply(asked, &reply);
+                return self.follow_ability(cx, node, effect);
+            }
+            (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
+            (WaitCommand::Watch { .. }, Reply::Ok) => {}
+            (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
+            (WaitCommand::QueueUp(number), Reply::Integer(said @ 0..)) => {
+                let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
+                let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
+                match self.local.stands.get(number).filter(|stand| stand.gate == Some(node)) {
+                    Some(_) => self.local.handle_place(cx, node, number, (place, left)),
+                    None => self.handle_visit_place(cx, number, place, left == ABSENT),
+                }
+            }
+            (WaitCommand::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
+                self.local.handle_time_to_live(cx, node, (stand, watch), left);
+            }
+            _ => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+        Ok(())
+    }
+
+    /// An error that lasts makes the connection useless for all waits; any other one, for the wait
+    /// that it answers.
+    fn handle_error(
+        &mut self,
+        cx: &mut Cx<'_>,
+        node: usize,
+        command: WaitCommand,
+        error: ServerError,
+    ) -> Result<(), NodeOutcome> {
+        self.local.desk.stats.server_errors += 1;
+        let kind = error.kind;
+        cx.nodes[node].keep_error(error);
+        let number = match command {
+            WaitCommand::QueueUp(number) => Some(number),
+            WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
+                self.local.stands.watched_by(stand, watch)
+            }
+            WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
+        };
+        match (kind, command) {
+            (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
+                return Err(NodeOutcome::Server(kind));
+            }
+            (kind, WaitCommand::QueueUp(_) | WaitCommand::StepOut(..)) if is_forbidden(kind) => {
+                self.local.cannot_wait(cx, node, Obstacle::Queue);
+            }
+            (kind, _) if is_forbidden(kind) => self.local.cannot_wait(cx, node, Obstacle::Tracking),
+            (kind, command) => {
+                let how = match (kind, command) {
+                    (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,
+                    _ => Bar::ForNow,
+                };
+                number.into_iter().for_each(|number| self.local.bar(cx, node, number, how));
+                number.into_iter().for_each(|number| self.visits.bar(number, node));
+            }
+        }
+        Ok(())
+    }
+
+    /// The server has sent something that is no reply. Returns whether it makes sense.
+    pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
+        match push {
+            Push::Told { channel, message } if self.local.desk.is_own_channel(channel) => {
+                return self.handle_told(cx, node, message);
+            }
+            Push::Changed(key) => self.local.handle_changed(cx, node, key),
+            Push::AllChanged | Push::Subscribed(_) | Push::Told { .. } | Push::Other => {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A node's message on the engine's channel: a letter and a key (W6). Returns whether it makes
+    /// sense.
+    fn handle_told(&mut self, cx: &mut Cx<'_>, node: usize, message: &[u8]) -> bool {
+        let Some((letter, key)) = message.split_first() else {
+            return false;
+        };
+        match letter {
+            b't' if key.is_empty() => {
+                let effect = self.local.desk.able[node].hear_trial();
+                return self.follow_ability(cx, node, effect).is_ok();
+            }
+            b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
+            _ => return false,
+        }
+        let Some(key) = Resource::of_key(key) else {
+            return false;
+        };
+        let stand =
+            self.local.queues.stand_of(&key).and_then(|it| self.local.stands.get(it).map(|_| it));
+        match stand {
+            Some(number) => self.local.tell_stand(cx, node, number, *letter),
+            None if self.tell_visit(cx, node, &key, *letter) => {}
+            // It is passed on to those behind.
+            None if *letter != b'o' => {
+                self.local.step_aside(cx, node, key, Step::Out);
+            }
+            None => {}
+        }
+        true
+    }
+}
+
+/// The release of a lock that was waited for.
+impl WaitQueues {
+    /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
+    /// next.
+    pub(crate) fn plan_release(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        token: LockToken,
+    ) -> Hand {
+        match self.visit_due(key) {
+            None => self.local.plan_for(cx, key, token),
+            visit => Hand { visit, ..Hand::NONE },
+        }
+    }
+
+    /// The lock was given up, and its release is queued to be sent, as planned. Returns what is
+    /// left to do when those have started that come next.
+    pub(crate) fn released(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        token: LockToken,
+        hand: Hand,
+    ) -> AfterRelease {
+        if self.local.queues.note_given_up(cx.now, key, token) {
+            let until = cx.now.after(cx.stagger());
+            self.local.queues.yield_until(key, until);
+        }
+        let goes_on = match hand.visit {
+            Some(visit) => match self.let_in(cx, visit, key) {
+                AfterRelease::LineUp => return AfterRelease::LineUp,
+                AfterRelease::Nothing => true,
+            },
+            None => hand.tell == Tell::Nobody || !self.local.stand_behind(cx, key),
+        };
+        if goes_on {
+            self.local.call_first(cx, key, token);
+        }
+        AfterRelease::Nothing
+    }
+}
