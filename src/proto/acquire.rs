@@ -394,30 +394,26 @@ impl Engine {
                 if validity::is_valid(self.rounds[round].deadline, now) {
                     self.stats.acquired += 1;
                     let fencing = match self.rounds[round].kind {
-                        Kind::AcquireFenced => Some(self.rounds.token(round)),
+                        Kind::AcquireFenced => Some(self.rounds.fences.token(round)),
                         _ => None,
                     };
                     self.stats.fenced += u64::from(fencing.is_some());
                     let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                     let waited_nanos = now.nanos_since(started);
                     self.times.acquire.record(waited_nanos);
+                    let resource = match claim.key.is_plain() {
+                        true => claim.key.without_prefix(&self.config.key_prefix),
+                        false => claim.key.taken().without_prefix(&self.config.key_prefix),
+                    };
                     return Some(Done::Acquired(Ok(Lease {
-                        resource: match claim.key.is_plain() {
-                            true => claim.key.without_prefix(&self.config.key_prefix),
-                            false => claim.key.taken().without_prefix(&self.config.key_prefix),
-                        },
-                        token: claim.token,
                         rounds: attempts,
                         waited_nanos,
-                        ttl: claim.ttl,
-                        longest: claim.ttl,
                         started: won.started,
-                        deadline: won.deadline,
                         granted: won.granted,
                         sent: won.sent,
                         engine: self.operations.instance(),
                         fencing,
-                        doubts: Box::default(),
+                        ..Lease::restored(resource, claim.token, claim.ttl, won.deadline)
                     })));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::cleanup::Due;
 use super::command::{Grant, Push, Reply, ServerError};
 use super::event::NodeEvent;
 use super::kind::{Answer, Kind, Lost};
-use super::node::{Debt, Due, Effect, State};
+use super::node::{Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request, WaitCommand};
@@ -56,6 +57,7 @@ impl Engine {
                 let deadline = at.connected(now);
                 if deadline.is_some() {
                     self.waits.local.desk.connected(node);
+                    self.cleanup.reconnect(node);
                     self.nodes.note_due(deadline);
                     self.nodes.greet(node);
                 }
@@ -132,7 +134,7 @@ impl Engine {
         mut next: impl FnMut() -> Option<Grant>,
     ) -> FastPath {
         let now = self.last_now;
-        let is_usual = self.nodes.is_usual(node);
+        let is_usual = self.nodes.is_usual(node, self.cleanup.indebted());
         let at = &mut self.nodes[node];
         let mut latest = None;
         let counted = loop {
@@ -195,7 +197,7 @@ impl Engine {
                     self.with_waits(now, |waits, cx| waits.local.handed_on(cx, node, &key, reply));
                 return match answer {
                     Some(answer) => self.handle_answer(now, node, round, answer),
-                    None => self.nodes.send(NodeSet::one(node), round),
+                    None => self.nodes.outbox.push_back(Outgoing::Round(NodeSet::one(node), round)),
                 };
             }
             Some(InFlight { request: Request::Wait(command), .. }) => {
@@ -206,6 +208,9 @@ impl Engine {
                     Ok(()) => {}
                     Err(outcome) => self.fail_node(now, node, outcome),
                 };
+            }
+            Some(InFlight { request: Request::Kill(connection), .. }) => {
+                self.cleanup.handle_killed(now, &mut self.nodes[node], connection, reply)
             }
             Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
             None => self.nodes[node].handle_unasked(reply),
@@ -223,13 +228,17 @@ impl Engine {
                 self.give_up_lost(now, node);
                 self.nodes.wake(now, node);
             }
-            Effect::Suspect => self.nodes.push(Outgoing::Beside(node)),
-            Effect::DebtsDue => self.settle_debts(now, node),
+            Effect::Suspect => self.nodes.outbox.push_back(Outgoing::Beside(node)),
             // The server votes from now on, if it may vote at all.
             Effect::Greeted => match self.nodes.welcome(now, node) {
                 Err(reason) => self.refuse(now, node, reason),
-                Ok(()) => {
+                Ok(recognised) => {
                     self.stats.connected += 1;
+                    let kills = self.cleanup.node_ready(now, &self.nodes[node], &recognised);
+                    self.nodes.kill(node, kills);
+                    if recognised.is_news {
+                        self.nodes.outbox.push_back(Outgoing::Sight(node));
+                    }
                     self.settle_debts(now, node);
                     // After the commands that waited.
                     self.nodes.probe(node);
@@ -245,7 +254,7 @@ impl Engine {
             }
             Effect::TimeRefused(notice) => {
                 self.nodes.check_anew();
-                notice.into_iter().for_each(|notice| self.nodes.notice(node, notice));
+                notice.into_iter().for_each(|notice| self.nodes.notices.note(node, notice));
             }
         }
     }
@@ -278,7 +287,7 @@ impl Engine {
 
     /// The next notice for the operator of a node, with the node's index.
     pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
-        self.nodes.poll_notice()
+        self.nodes.notices.take()
     }
 
     pub(super) fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
@@ -328,7 +337,7 @@ impl Engine {
             // Before the vote, so that commands that follow from it are not sent on this
             // connection.
             self.fail_node(now, node, outcome);
-            self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Sent));
+            self.cleanup.owe_lost(now, &mut self.nodes, node, self.rounds.left(round, Lost::Sent));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
             return None;
@@ -344,7 +353,7 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Answer::Present => {
-                self.nodes[node].observe_key(now, self.rounds.claim(round).token);
+                self.cleanup.observe(now, node, self.rounds.claim(round).token);
                 NodeOutcome::Granted
             }
             Answer::Refused => kind.refusal(),
@@ -375,7 +384,7 @@ impl Engine {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].guard.is_quarantined(now)
-            && !self.nodes[node].debts.is_doubted(now, claim.token, kind);
+            && !self.cleanup.owed_to(node).is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
                 (Kind::AcquireFenced, NodeOutcome::Granted) => {
@@ -403,9 +412,7 @@ impl Engine {
         if asked.is_release() && outcome.is_failure() {
             self.nodes.note_refusal(node, kind);
             let (claim, expires) = (self.rounds.claim(round), self.rounds[round].expires);
-            if let Some(debt) = Debt::of_refused(now, claim, expires) {
-                self.nodes.owe(now, node, claim.token, debt);
-            }
+            self.cleanup.owe_refused(now, &mut self.nodes, node, (claim, expires));
         }
         self.count(now, round, node, outcome);
         self.rounds.dereference(round);
@@ -435,7 +442,12 @@ impl Engine {
         if is_late {
             self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         }
-        let effect = self.nodes.handle_timeout(now, node);
+        self.nodes.note_far_behind(now, node);
+        let is_owed = self.cleanup.owed_to(node).due().is_some_and(|due| now >= due);
+        if is_owed && self.nodes[node].is_kept_ready(now) {
+            return self.settle_debts(now, node);
+        }
+        let effect = self.nodes[node].handle_timeout(now);
         if !matches!(effect, Effect::Nothing) {
             self.follow(now, node, effect);
         }
@@ -462,7 +474,7 @@ impl Engine {
             let Some((round, lost, outcome)) = self.nodes[node].next_lost() else {
                 return;
             };
-            self.nodes.owe_lost(now, node, self.rounds.left(round, lost));
+            self.cleanup.owe_lost(now, &mut self.nodes, node, self.rounds.left(round, lost));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }
@@ -491,13 +503,15 @@ impl Engine {
     /// waited for them follow.
     #[cold]
     pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
-        for Due { claim, expires, kills } in self.nodes[node].take_due_debts(now, self.share) {
+        for Due { claim, expires, kills } in
+            self.cleanup.take_due(now, &self.nodes[node], self.share)
+        {
             let round = self.rounds.start(now, Kind::Release, claim, None);
             self.rounds[round].expires = Some(expires);
             self.nodes.kill(node, kills);
             self.send(NodeSet::one(node), round);
         }
-        if self.nodes.finish_debts(now, node) {
+        if self.cleanup.finish(now, &mut self.nodes, node) {
             self.flush_queue(now, node);
         }
     }
@@ -507,7 +521,7 @@ impl Engine {
     pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let outcome = match reply {
             Reply::Integer(1) => {
-                self.rounds.note_raised(round, node);
+                self.rounds.fences.note_raised(round, node);
                 NodeOutcome::Granted
             }
             Reply::Integer(0) => NodeOutcome::Absent,
@@ -525,7 +539,8 @@ impl Engine {
             _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
-                self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Raise));
+                let left = self.rounds.left(round, Lost::Raise);
+                self.cleanup.owe_lost(now, &mut self.nodes, node, left);
                 self.vote(now, round, node, outcome);
                 return self.rounds.dereference(round);
             }

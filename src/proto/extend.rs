@@ -62,8 +62,8 @@ impl Engine {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
-        if self.nodes.may_owe() {
-            self.nodes.keep_debts(now, token, ttl);
+        if self.cleanup.may_owe() {
+            self.cleanup.keep(now, token, ttl);
         }
         let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);

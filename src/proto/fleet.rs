@@ -6,24 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{ReleaseWith, Trial};
-use super::kind::{Claim, Kind, Left};
-use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
-use super::node::{
-    Debt, Effect, Kills, Node, NodeStatus, Process, SILENCE_MAX, State, is_forbidden,
-};
+use super::node::{Node, NodeStatus, Process, Recognised, SILENCE_MAX, State, is_forbidden};
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request};
-use super::status::Waits;
 use super::trial::Trials;
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::{NODES_MAX, NodeSet};
-use crate::resource::Resource;
-use crate::token::LockToken;
 use crate::validity::Ttl;
 
 /// The most departed processes that are remembered by name.
@@ -60,8 +53,9 @@ impl Departed {
 pub struct Fleet {
     config: Arc<Config>,
     nodes: Vec<Node>,
-    outgoing: VecDeque<Outgoing>,
-    notices: Notices,
+    /// What is to be sent, in order.
+    pub(super) outbox: VecDeque<Outgoing>,
+    pub(super) notices: Notices,
     /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
     due: Option<Moment>,
     /// An unanswered command makes something due after this time.
@@ -74,12 +68,9 @@ pub struct Fleet {
     overloaded: NodeSet,
     /// The nodes that may be in quarantine.
     maybe_quarantined: NodeSet,
-    /// The nodes that may have debts.
-    indebted: NodeSet,
-    /// The nodes on which this native release command was seen to work; the others get the script
+    /// The nodes on which each native release command was seen to work; the others get the script
     /// (R19).
-    with_delex: NodeSet,
-    with_delifeq: NodeSet,
+    native: [(NodeSet, ReleaseWith); 2],
     /// No node's clock or role is to be checked before this moment; `None` if that must be
     /// recomputed.
     next_check_at: Option<Moment>,
@@ -88,7 +79,7 @@ pub struct Fleet {
     departed: Departed,
     pub(super) trials: Trials,
     /// Times that a node was put into quarantine.
-    quarantines: u64,
+    pub(super) quarantines: u64,
 }
 
 impl Deref for Fleet {
@@ -149,7 +140,7 @@ impl Fleet {
         let answer_due = config.node_timeout.min(SILENCE_MAX);
         Fleet {
             nodes,
-            outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
+            outbox: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: Notices::new(config.nodes()),
             due: None,
             answer_due_nanos: u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX),
@@ -157,9 +148,7 @@ impl Fleet {
             open: NodeSet::EMPTY,
             overloaded: NodeSet::EMPTY,
             maybe_quarantined: NodeSet::EMPTY,
-            indebted: NodeSet::EMPTY,
-            with_delex: NodeSet::EMPTY,
-            with_delifeq: NodeSet::EMPTY,
+            native: [ReleaseWith::Delex, ReleaseWith::Delifeq].map(|it| (NodeSet::EMPTY, it)),
             next_check_at: None,
             next_look_at: Moment::from_nanos(0),
             departed: Departed::default(),
@@ -187,29 +176,11 @@ impl Fleet {
         self.nodes.iter().filter_map(Node::poll_timeout).min()
     }
 
-    /// Every deadline that was reached was handled: the bound is exact again.
-    pub(super) fn settle_due(&mut self) {
-        self.due = self.first_due();
-    }
-
-    pub(super) fn outgoing(&self) -> &VecDeque<Outgoing> {
-        &self.outgoing
-    }
-
+    /// Every deadline that was reached was handled: the bound is exact again. `others` is when the
+    /// first of what other parts have noted is due.
     #[inline]
-    pub(super) fn pop_outgoing(&mut self) -> Option<Outgoing> {
-        self.outgoing.pop_front()
-    }
-
-    /// Queues the command of a round to be sent next, after all others.
-    #[inline]
-    pub(super) fn send(&mut self, nodes: NodeSet, round: usize) {
-        self.outgoing.push_back(Outgoing::Round(nodes, round));
-    }
-
-    /// Queues the raise of a fenced round to be sent next, after all others.
-    pub(super) fn raise(&mut self, nodes: NodeSet, round: usize) {
-        self.outgoing.push_back(Outgoing::Raise(nodes, round));
+    pub(super) fn settle_due(&mut self, others: Option<Moment>) {
+        self.due = self.first_due().into_iter().chain(others).min();
     }
 
     /// A lock is extended by `ttl`: no node's silence is to be believed for too much of it.
@@ -238,7 +209,7 @@ impl Fleet {
 
     /// Whether a round's command for the node was not handed out yet.
     pub(super) fn is_to_be_sent(&self, node: usize) -> bool {
-        self.outgoing
+        self.outbox
             .iter()
             .any(|outgoing| matches!(outgoing, Outgoing::Round(nodes, _) if nodes.contains(node)))
     }
@@ -246,7 +217,7 @@ impl Fleet {
     /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
     fn withdraw(&mut self, node: usize) -> Vec<usize> {
         let mut unsent = Vec::new();
-        self.outgoing.retain_mut(|outgoing| match outgoing {
+        self.outbox.retain_mut(|outgoing| match outgoing {
             Outgoing::Connect(other)
             | Outgoing::Beside(other)
             | Outgoing::Handshake(other, _)
@@ -276,14 +247,6 @@ impl Fleet {
         unsent
     }
 
-    pub(super) fn notice(&mut self, node: usize, notice: Notice) {
-        self.notices.note(node, notice);
-    }
-
-    pub(super) fn poll_notice(&mut self) -> Option<(usize, Notice)> {
-        self.notices.take()
-    }
-
     #[inline(always)]
     pub(super) fn open(&self) -> NodeSet {
         self.open
@@ -291,20 +254,15 @@ impl Fleet {
 
     /// The nodes that a round's command can be sent to now.
     #[inline(always)]
-    pub(super) fn ready_for(&self, kind: Kind) -> NodeSet {
-        let ready = self.open.without(self.overloaded);
-        match !self.indebted.is_empty() && kind.is_acquisition() {
-            true => ready.without(self.overdrawn()),
-            false => ready,
-        }
+    pub(super) fn in_time(&self) -> NodeSet {
+        self.open.without(self.overloaded)
     }
 
-    /// Whether nothing speaks against a grant of this node in time.
+    /// Whether nothing speaks against a grant of this node in time: it is none of `others` either.
     #[inline(always)]
-    pub(super) fn is_usual(&self, node: usize) -> bool {
-        self.nodes[node].is_usual()
-            && !self.maybe_quarantined.contains(node)
-            && !self.indebted.contains(node)
+    pub(super) fn is_usual(&self, node: usize, mut others: NodeSet) -> bool {
+        others.extend(self.maybe_quarantined);
+        self.nodes[node].is_usual() && !others.contains(node)
     }
 }
 
@@ -314,14 +272,14 @@ impl Fleet {
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
         if let Some(deadline) = self.nodes[node].connect(now) {
             self.note_due(Some(deadline));
-            self.outgoing.push_back(Outgoing::Connect(node));
+            self.outbox.push_back(Outgoing::Connect(node));
         }
     }
 
     /// The node is connected: the handshake begins.
     pub(super) fn greet(&mut self, node: usize) {
         let steps = self.nodes[node].steps();
-        self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
+        self.outbox.extend(steps.map(|step| Outgoing::Handshake(node, step)));
         self.next_check_at = None;
     }
 
@@ -346,13 +304,12 @@ impl Fleet {
         answered
     }
 
-    /// What a deadline of the node leaves to be done. Ask after its late commands.
+    /// A deadline of the node may have come. Call after its late commands.
     #[inline]
-    pub(super) fn handle_timeout(&mut self, now: Moment, node: usize) -> Effect {
+    pub(super) fn note_far_behind(&mut self, now: Moment, node: usize) {
         if self.nodes[node].pipeline.is_far_behind(now) {
             self.overloaded.insert(node);
         }
-        self.nodes[node].handle_timeout(now)
     }
 
     /// The node's connection ends or fails.
@@ -368,7 +325,13 @@ impl Fleet {
         self.open.remove(node);
         self.trials.forget(node);
         self.release_with(node, ReleaseWith::Script);
-        self.outgoing.push_back(Outgoing::Close(node));
+        self.outbox.push_back(Outgoing::Close(node));
+    }
+
+    /// Old connections are to be ended.
+    pub(super) fn kill(&mut self, node: usize, connections: Vec<i64>) {
+        let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
+        self.outbox.extend(kills);
     }
 
     /// Something has happened that may make a check of a clock or role due earlier.
@@ -399,17 +362,17 @@ impl Fleet {
             }
         }
         if !clocks.is_empty() {
-            self.outgoing.push_back(Outgoing::Time(clocks));
+            self.outbox.push_back(Outgoing::Time(clocks));
         }
         if !roles.is_empty() {
-            self.outgoing.push_back(Outgoing::Role(roles));
+            self.outbox.push_back(Outgoing::Role(roles));
         }
         let due = self.nodes.iter().filter_map(|node| node.guard.check_due(now)).min();
         self.next_check_at = Some(due.unwrap_or(Moment::END));
     }
 }
 
-/// What the masters' clocks say, for fencing tokens.
+/// What the masters' clocks say, for fencing tokens, and how far away the masters are.
 impl Fleet {
     /// Asks nodes for their time that were not asked for long. Where the guard is on, they are
     /// asked more often anyway.
@@ -424,7 +387,7 @@ impl Fleet {
             }
         }
         if !clocks.is_empty() {
-            self.outgoing.push_back(Outgoing::Time(clocks));
+            self.outbox.push_back(Outgoing::Time(clocks));
         }
         // A node that is connected later is asked then.
         let due = self.open.iter().map(|node| self.nodes[node].guard.look_due(now)).min();
@@ -446,10 +409,7 @@ impl Fleet {
         let nanos = median.checked_add_unsigned(now.steady_nanos())?;
         u64::try_from(nanos).ok().map(|nanos| nanos / 1_000)
     }
-}
 
-/// How far away they are.
-impl Fleet {
     /// The time of a round, as far as it is known. A client that waits has few rounds, and the
     /// first of a new one waits for connections: how soon its nodes have answered since tells more.
     pub(super) fn round_trip(&self, rounds_take: Option<Duration>) -> Duration {
@@ -460,20 +420,7 @@ impl Fleet {
     }
 }
 
-/// What is to be sent for waits.
-impl Fleet {
-    /// Queues what is to be sent for a wait, after all others.
-    pub(super) fn push(&mut self, outgoing: Outgoing) {
-        self.outgoing.push_back(outgoing);
-    }
-
-    /// Queues what is to be sent next, before all others.
-    pub(super) fn push_first(&mut self, outgoing: Outgoing) {
-        self.outgoing.push_front(outgoing);
-    }
-}
-
-/// Where a kind of lock was seen to work.
+/// Which commands work on a node: those of a kind of lock, and those that release.
 impl Fleet {
     /// Splits `nodes` by whether the commands of such a lock were seen to work there: returns one
     /// group, with the trial that it needs, and puts the others back at the front of the queue.
@@ -490,51 +437,37 @@ impl Fleet {
         }
         let untried = nodes.without(able);
         if !untried.is_empty() {
-            self.outgoing.push_front(Outgoing::Round(untried, round));
+            self.outbox.push_front(Outgoing::Round(untried, round));
         }
         (able, None)
     }
-}
 
-/// Which command releases on a node.
-impl Fleet {
     /// Splits `nodes` by release command: returns one group and its command, and puts the others
     /// back at the front of the queue. So the release keeps its place on their connections (R10).
     pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
-        let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
-        let (alike, with) = if !with_delex.is_empty() {
-            (with_delex, ReleaseWith::Delex)
-        } else if !with_delifeq.is_empty() {
-            (with_delifeq, ReleaseWith::Delifeq)
-        } else {
-            (nodes, ReleaseWith::Script)
-        };
+        let mut native = self.native.iter().map(|(able, with)| (nodes.and(*able), *with));
+        let alike = native.find(|(alike, _)| !alike.is_empty());
+        let (alike, with) = alike.unwrap_or((nodes, ReleaseWith::Script));
         let others = nodes.without(alike);
         if !others.is_empty() {
-            self.outgoing.push_front(Outgoing::Round(others, round));
+            self.outbox.push_front(Outgoing::Round(others, round));
         }
         (alike, with)
     }
 
     /// The release command for this node.
     fn releases_with(&self, node: usize) -> ReleaseWith {
-        if self.with_delex.contains(node) {
-            ReleaseWith::Delex
-        } else if self.with_delifeq.contains(node) {
-            ReleaseWith::Delifeq
-        } else {
-            ReleaseWith::Script
-        }
+        let native = self.native.iter().find(|(able, _)| able.contains(node));
+        native.map_or(ReleaseWith::Script, |(_, with)| *with)
     }
 
     /// Sets the release command for this node.
     pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
-        self.with_delex.remove(node);
-        self.with_delifeq.remove(node);
-        match with {
-            ReleaseWith::Script => {}
-            ReleaseWith::Delex => self.with_delex.insert(node),
-            ReleaseWith::Delifeq => self.with_delifeq.insert(node),
+        for (able, native) in &mut self.native {
+            match *native == with {
+                true => able.insert(node),
+                false => able.remove(node),
+            }
         }
     }
 
@@ -549,123 +482,17 @@ impl Fleet {
         }
     }
 
-    /// What is known of each node.
-    pub(super) fn statuses<'a>(
-        &'a self,
-        now: Moment,
-        waits: impl Fn(usize) -> Waits + 'a,
-    ) -> impl Iterator<Item = NodeStatus> + 'a {
+    /// What is known of each node here.
+    pub(super) fn statuses(&self, now: Moment) -> impl Iterator<Item = NodeStatus> + '_ {
         let nodes = self.nodes.iter().enumerate();
-        nodes.map(move |(node, at)| at.status(now, self.releases_with(node), waits(node)))
-    }
-}
-
-/// What a lost connection may have left on the nodes.
-impl Fleet {
-    #[inline]
-    pub(super) fn may_owe(&self) -> bool {
-        !self.indebted.is_empty()
-    }
-
-    /// A command was lost with its connection, or its answer makes no sense.
-    pub(super) fn owe(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
-        if token == LockToken::NOBODY {
-            // Another make's lock with a caller's value: the next one has nothing else (K13).
-            return;
-        }
-        self.indebted.insert(node);
-        if !self.nodes[node].debts.owe(now, token, debt) {
-            // It is no longer known which copies do not count.
-            self.quarantine_anew(now, node, QuarantineCause::Flushed);
-        }
-        self.note_due(self.nodes[node].debts.due());
-    }
-
-    /// A command was lost with its connection, or its answer makes no sense: it has left this.
-    pub(super) fn owe_lost(
-        &mut self,
-        now: Moment,
-        node: usize,
-        (claim, expires, left): (&Claim, Option<Moment>, Left),
-    ) {
-        let debt = match left {
-            Left::Nothing => return,
-            Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
-            Left::Release => Debt::of_release(now, claim, expires),
-        };
-        self.owe(now, node, claim.token, debt);
-    }
-
-    /// The lock is given up, and its release is about to be sent to those of these nodes that can
-    /// take it. What lost commands may have left there is released, too.
-    #[cold]
-    pub(super) fn wake_debts(
-        &mut self,
-        now: Moment,
-        nodes: NodeSet,
-        key: &Resource,
-        token: LockToken,
-    ) {
-        for node in nodes.and(self.indebted).iter() {
-            if !self.nodes[node].debts.has_any() {
-                self.indebted.remove(node);
-            }
-            if let Some(kills) = self.nodes[node].wake_debt(now, key, token) {
-                self.kill(node, kills);
-                self.note_due(self.nodes[node].debts.due());
-            }
-        }
-    }
-
-    /// The lock was extended: debts that wait for its end are kept as long.
-    #[cold]
-    pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
-        for node in self.indebted.iter() {
-            self.nodes[node].debts.keep(now, token, ttl);
-        }
-    }
-
-    /// The nodes with so many debts that they get no new SET.
-    #[cold]
-    fn overdrawn(&self) -> NodeSet {
-        let mut overdrawn = NodeSet::EMPTY;
-        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].debts.owes_too_much());
-        nodes.for_each(|node| overdrawn.insert(node));
-        overdrawn
-    }
-
-    pub(super) fn kill(&mut self, node: usize, connections: Kills) {
-        let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
-        self.outgoing.extend(kills);
-    }
-
-    /// All that was due was sent. Returns whether the commands that waited for it can follow.
-    pub(super) fn finish_debts(&mut self, now: Moment, node: usize) -> bool {
-        self.note_due(self.nodes[node].debts.due());
-        let is_done = self.nodes[node].debts.finish(now);
-        if is_done {
-            self.note_open(node);
-        }
-        is_done
-    }
-
-    /// A lease arrives from another engine, with that engine's doubts.
-    #[cold]
-    pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
-        let nodes = self.nodes.len();
-        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < nodes) {
-            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            let claim = Claim { key, token: lease.token, ttl: lease.longest };
-            let debt = self.nodes[doubt.node].debt_of_doubt(now, &claim, doubt);
-            self.owe(now, doubt.node, lease.token, debt);
-        }
+        nodes.map(move |(node, at)| at.status(now, self.releases_with(node)))
     }
 }
 
 /// Who the servers are, and whether their votes count.
 impl Fleet {
     /// The handshake is complete: decides whether the server may vote.
-    pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<(), Unfit> {
+    pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<Recognised, Unfit> {
         let twin = self.twin(node);
         self.nodes[node].guard.set_duplicate(twin);
         if let Some(reason) = self.nodes[node].guard.unfit() {
@@ -673,22 +500,16 @@ impl Fleet {
         }
         let recognised = self.nodes[node].become_ready(now);
         if recognised.is_moved {
-            self.notice(node, Notice::Moved);
+            self.notices.note(node, Notice::Moved);
         }
-        if let Some(left) = recognised.left {
-            self.departed.note(now, left, now.after(self.config.quarantine));
+        if let Some(left) = &recognised.left {
+            self.departed.note(now, Arc::clone(left), now.after(self.config.quarantine));
         }
-        match recognised.process {
-            Process::Unknown => self.notice(node, Notice::Unidentified),
-            Process::Same => {
-                let kills = self.nodes[node].kill_old_connections(now);
-                self.kill(node, kills);
-            }
+        match &recognised.process {
+            Process::Unknown => self.notices.note(node, Notice::Unidentified),
+            Process::Same => {}
             Process::Other(run_id) => {
-                // The last connection may not have been told its process.
-                let kills = self.nodes[node].kill_old_connections(now);
-                self.kill(node, kills);
-                if let Some(until) = self.moved_until(now, node, &run_id) {
+                if let Some(until) = self.moved_until(now, node, run_id) {
                     self.quarantine(now, node, QuarantineCause::Moved, until);
                 }
             }
@@ -696,20 +517,17 @@ impl Fleet {
         if let Some((cause, until)) = recognised.quarantine {
             self.quarantine(now, node, cause, until);
         }
-        if recognised.is_news {
-            self.outgoing.push_back(Outgoing::Sight(node));
-        }
         if !self.nodes[node].guard.is_quarantined(now) {
             self.notices.votes(node);
         }
-        Ok(())
+        Ok(recognised)
     }
 
     /// The node can be asked whether its native release command works.
     pub(super) fn probe(&mut self, node: usize) {
         let native = self.nodes[node].guard.native_release();
         if native != ReleaseWith::Script {
-            self.outgoing.push_back(Outgoing::Probe(node, native));
+            self.outbox.push_back(Outgoing::Probe(node, native));
         }
     }
 
@@ -760,10 +578,6 @@ impl Fleet {
     /// Whether the node's votes count.
     pub(super) fn is_trusted(&self, now: Moment, node: usize) -> bool {
         !self.nodes[node].guard.is_quarantined(now)
-    }
-
-    pub(super) fn quarantines(&self) -> u64 {
-        self.quarantines
     }
 
     /// Those of these nodes that are in quarantine.

@@ -48,7 +48,10 @@ impl Engine {
         let is_asked = |round: usize| self.rounds[round].kind.is_inspection();
         let at = &self.nodes[node];
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
-        if !(lacks_a_command && at.pipeline.waits_for_any(is_asked) && at.debts.owes_nothing()) {
+        if !(lacks_a_command
+            && at.pipeline.waits_for_any(is_asked)
+            && self.cleanup.owed_to(node).owes_nothing())
+        {
             return self.fail_node(now, node, outcome);
         }
         self.nodes[node].link.limit(now, outcome);
@@ -60,7 +63,8 @@ impl Engine {
             self.rounds.dereference(round);
         }
         for round in others {
-            self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Unsent));
+            let left = self.rounds.left(round, Lost::Unsent);
+            self.cleanup.owe_lost(now, &mut self.nodes, node, left);
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }

@@ -23,6 +23,7 @@
 //! `node` panic if there is no such node.
 
 mod acquire;
+mod cleanup;
 mod command;
 mod connection;
 mod doubt;
@@ -87,6 +88,7 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
+use cleanup::Cleanup;
 use failure::Failure;
 use kind::Kind;
 use node::Route;
@@ -297,6 +299,7 @@ pub struct Engine {
     entropy: Box<dyn Entropy>,
     last_now: Moment,
     nodes: Fleet,
+    cleanup: Cleanup,
     rounds: Voting,
     operations: Operations,
     share: usize,
@@ -317,12 +320,14 @@ impl Engine {
         let count = config.nodes();
         let waits = WaitQueues::new(Arc::clone(&config), entropy.next_u64());
         let nodes = Fleet::new(Arc::clone(&config));
+        let cleanup = Cleanup::new(Arc::clone(&config));
         let rounds = Voting::new(Arc::clone(&config));
         Engine {
             config,
             entropy,
             last_now: Moment::from_nanos(0),
             nodes,
+            cleanup,
             rounds,
             operations: Operations::new(),
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
@@ -348,7 +353,11 @@ impl Engine {
         let now = self.clamp(now);
         let is_noted = |first, noted: Option<Moment>| noted.is_some_and(|due| due <= first);
         debug_assert!(
-            self.nodes.first_due().is_none_or(|first| is_noted(first, self.nodes.due())),
+            self.nodes.first_due().is_none_or(|first| is_noted(first, self.nodes.due()))
+                && self
+                    .cleanup
+                    .first_due(&self.nodes)
+                    .is_none_or(|first| is_noted(first, self.nodes.due())),
             "every deadline was noted"
         );
         // Before the first deadline, no node has anything to do.
@@ -386,7 +395,7 @@ impl Engine {
                 break;
             }
         }
-        self.nodes.settle_due();
+        self.nodes.settle_due(self.cleanup.first_due(&self.nodes));
         self.operations.settle_due();
     }
 
@@ -412,7 +421,7 @@ impl Engine {
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
         let (now, mut taken_back) = (self.last_now, 0);
         let outgoing = loop {
-            match self.nodes.pop_outgoing()? {
+            match self.nodes.outbox.pop_front()? {
                 Outgoing::Round(nodes, round) if self.is_useless(round) => {
                     self.take_back(nodes, round);
                     taken_back += 1;
@@ -483,7 +492,7 @@ impl Engine {
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 let claim = self.rounds.claim(round);
-                let fence = || self.rounds.asked(round, &self.config.fencing_key);
+                let fence = || self.rounds.fences.asked(round, &self.config.fencing_key);
                 let command = match claim.key.is_plain() {
                     true => claim.command(kind, with, marker, fence),
                     false => {
@@ -692,7 +701,7 @@ impl Engine {
 
     /// Whether there are actions to carry out.
     pub fn has_actions(&self) -> bool {
-        !self.nodes.outgoing().is_empty()
+        !self.nodes.outbox.is_empty()
     }
 
     /// The latest time that the engine was given.
@@ -708,9 +717,9 @@ impl Engine {
     /// The counters.
     pub fn stats(&self) -> Stats {
         let came = self.stats.acquired + self.adopted;
-        let (waits, votes) = (self.waits.local.desk.stats(), self.rounds.stats());
+        let (waits, votes) = (self.waits.local.desk.stats, self.rounds.stats);
         Stats {
-            quarantines: self.nodes.quarantines(),
+            quarantines: self.nodes.quarantines,
             queued: waits.queued,
             told: waits.told,
             handed_on: waits.handed_on,
@@ -748,7 +757,11 @@ impl Engine {
 
     /// The status of each node.
     pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.statuses(self.last_now, |node| self.waits.local.desk.at(node))
+        self.nodes.statuses(self.last_now).enumerate().map(|(node, status)| NodeStatus {
+            debts: self.cleanup.owed_to(node).awake(),
+            waits: self.waits.local.desk.at(node),
+            ..status
+        })
     }
 
     /// What is known of the operations in flight.
@@ -759,8 +772,9 @@ impl Engine {
     /// How many commands have not been answered, including releases that wait for nodes that cannot
     /// be reached.
     pub fn unanswered(&self) -> usize {
-        let waiting = |node: &Node| node.unanswered(self.last_now);
-        let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
+        let owed = |node| self.cleanup.owed_to(node).awake_at(self.last_now);
+        let waiting = |node: &Node| node.pipeline.unanswered() + owed(node.index);
+        let sending = self.nodes.outbox.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _)
             | Outgoing::Raise(nodes, _)
             | Outgoing::Time(nodes)
@@ -823,7 +837,9 @@ impl Engine {
                     }
                 }
                 Order::LeaveNode(node) => self.waits.visits.lose_gate(node),
-                Order::Send(node, command) => self.nodes.push(Outgoing::Wait(node, command)),
+                Order::Send(node, command) => {
+                    self.nodes.outbox.push_back(Outgoing::Wait(node, command))
+                }
             }
         }
         self.waits.local.desk.reuse(orders);
@@ -848,7 +864,7 @@ impl Engine {
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
         let kind = self.rounds[round].kind;
-        let mut ready = self.nodes.ready_for(kind);
+        let mut ready = self.cleanup.allowed(self.nodes.in_time(), kind);
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             if kind.is_inspection() && self.nodes[node].can_only_be_asked() {
@@ -860,6 +876,9 @@ impl Engine {
             }
             self.nodes.wake(now, node);
             match self.nodes[node].route() {
+                Route::Queue if self.cleanup.owed_to(node).owes_too_much() => {
+                    self.record(now, round, node, NodeOutcome::Backlogged);
+                }
                 Route::Queue => self.rounds.wait(&mut self.nodes, round, node),
                 Route::Fail(outcome) => self.record(now, round, node, outcome),
             }
@@ -883,7 +902,7 @@ impl Engine {
         let count = self.nodes.len();
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
         self.rounds.note_sent(round, nodes, how_many);
-        self.nodes.send(nodes, round);
+        self.nodes.outbox.push_back(Outgoing::Round(nodes, round));
     }
 
     /// Records a node's vote, once (R3).

@@ -86,7 +86,7 @@ impl Engine {
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
         if lease.engine != self.operations.instance() {
             self.adopted += 1;
-            self.nodes.take_doubts(now, &lease);
+            self.cleanup.take_doubts(now, &mut self.nodes, &lease);
             lease = lease.adopted(self.nodes.len());
             lease.engine = self.operations.instance();
         }
@@ -106,7 +106,8 @@ impl Engine {
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
         // What an engine that adopts the lease cannot know.
         let may_set = |round: usize| self.rounds.may_set(round, token);
-        for known in self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)) {
+        let known = |at| self.cleanup.doubt(now, at, token, may_set);
+        for known in self.nodes.iter().filter_map(known) {
             match doubts.iter_mut().find(|doubt| doubt.node == known.node) {
                 Some(doubt) => doubt.extend(known),
                 None => doubts.push(known),
@@ -134,7 +135,7 @@ impl Engine {
         }
         // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
         // again.
-        self.nodes.take_doubts(now, &lease);
+        self.cleanup.take_doubts(now, &mut self.nodes, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.waits.local.has_any().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
@@ -187,8 +188,8 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
-        if self.nodes.may_owe() {
-            self.nodes.wake_debts(now, sent, &claim.key, token);
+        if self.cleanup.may_owe() {
+            self.cleanup.wake(now, &mut self.nodes, sent, (&claim.key, token));
         }
         let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
@@ -217,7 +218,8 @@ impl Engine {
                 }
                 State::Idle | State::Limited | State::BackOff { .. } => {
                     if self.nodes[node].link.was_ready_since(started) {
-                        self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Unsent));
+                        let left = self.rounds.left(round, Lost::Unsent);
+                        self.cleanup.owe_lost(now, &mut self.nodes, node, left);
                         self.record(now, round, node, self.nodes[node].link.last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
@@ -231,7 +233,7 @@ impl Engine {
         if !gates.is_empty() {
             self.rounds.note_sent(round, gates, gates.len());
             for gate in gates.iter() {
-                self.nodes.push(Outgoing::HandOn(gate, round, hand.tell));
+                self.nodes.outbox.push_back(Outgoing::HandOn(gate, round, hand.tell));
             }
         }
         if !others.is_empty() {
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::error::{LockError, LockErrorKind};
-    use crate::proto::node::Debt;
+    use crate::proto::kind::Left;
     use crate::proto::{Done, NodeEvent, ReleaseHow};
     use crate::resource::Resource;
     use crate::token::Sevens;
@@ -275,8 +277,9 @@ mod tests {
             [(LockToken::NOBODY, false), (LockToken::from_random([1; 20]), true)]
         {
             let claim = Claim { key: key.clone(), token, ttl };
-            engine.nodes.owe(now, 0, token, Debt::of_release(now, &claim, None));
-            assert_eq!(engine.nodes.may_owe(), is_owed);
+            let left = (&claim, None, Left::Release);
+            engine.cleanup.owe_lost(now, &mut engine.nodes, 0, left);
+            assert_eq!(engine.cleanup.may_owe(), is_owed);
         }
     }
 

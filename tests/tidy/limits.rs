@@ -37,7 +37,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of the largest other type of proto",
         count: |it| it.most_methods(|key| is_in_proto(&key.0) && !is_engine(key)),
-        limit: 61,
+        limit: 60,
         goal: 60,
         advice: "split the type: a part of its state, with what changes it, is a type of its own",
     },
@@ -79,7 +79,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of debts that name them",
         count: |it| it.files_that_name(&DEBTS),
-        limit: 11,
+        limit: 8,
         goal: 8,
         advice: NAMED,
     },
@@ -107,7 +107,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "arrows between parts of proto",
         count: |it| Count::of(Tree::new(&it.library).arrows_between(&PARTS, &ARROWS)),
-        limit: 2,
+        limit: 0,
         goal: 0,
         advice: "no part calls another: return a value that the engine carries out",
     },
@@ -120,7 +120,10 @@ const LIMITS: [Limit; 15] = [
     },
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
-        count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
+        count: |it| Count {
+            figure: it.lines_of_code.div_ceil(100),
+            found: vec![it.lines_of_code.to_string()],
+        },
         limit: 228,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
@@ -179,7 +182,7 @@ const RESTART_GUARD: Subject = Subject {
 };
 
 const DEBTS: Subject = Subject {
-    own: &["proto/node/debts.rs", "proto/doubt.rs"],
+    own: &["proto/cleanup/", "proto/doubt.rs"],
     names: &["debt", "debts", "indebted", "overdrawn", "owe", "owes", "owed", "doubt", "doubts"],
 };
 

@@ -55,6 +55,8 @@ pub(crate) struct Link {
     state: State,
     /// Whether the socket accepts no more bytes for now.
     is_blocked: bool,
+    /// Whether what is owed is still to be sent: new commands wait for it (R12).
+    is_settling: bool,
     /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
     /// does a connection that lasted.
     failures: u32,
@@ -83,6 +85,7 @@ impl Link {
         Link {
             state: State::Idle,
             is_blocked: false,
+            is_settling: false,
             failures: 0,
             failing_since: Moment::START,
             ready_at: Moment::START,
@@ -121,7 +124,7 @@ impl Link {
     pub(super) fn become_ready(&mut self, now: Moment) {
         self.tried.clear();
         self.foreign = None;
-        self.state = State::Ready;
+        (self.state, self.is_settling) = (State::Ready, true);
         self.ready_at = now;
     }
 
@@ -159,7 +162,7 @@ impl Link {
             State::Idle | State::Ready | State::Limited | State::BackOff { .. } => false,
         };
         self.last_failure = outcome;
-        self.is_blocked = false;
+        (self.is_blocked, self.is_settling) = (false, false);
         // The first reconnect after a working connection is immediate: a server may close idle
         // connections, or be restarted.
         let delay = match self.failures {
@@ -204,6 +207,15 @@ impl Link {
     /// The socket accepts bytes. Returns whether it did not before.
     pub(crate) fn unblock(&mut self) -> bool {
         std::mem::take(&mut self.is_blocked)
+    }
+
+    pub(crate) fn is_settling(&self) -> bool {
+        self.is_settling
+    }
+
+    /// All that was owed was sent. Returns whether commands have waited for it.
+    pub(crate) fn take_settling(&mut self) -> bool {
+        std::mem::take(&mut self.is_settling)
     }
 
     /// A regular answer to a SET or an extension ends the row of failures.
@@ -258,7 +270,7 @@ impl Node {
 
     /// Whether it can be sent commands now: it is ready, and its socket accepts more.
     pub fn is_open(&self) -> bool {
-        self.link.state == State::Ready && !self.link.is_blocked && !self.debts.has_unsent()
+        self.link.state == State::Ready && !self.link.is_blocked && !self.link.is_settling
     }
 
     /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
@@ -301,7 +313,6 @@ impl Node {
         self.guard.identity.reconnect();
         self.guard.clock.reconnect(now);
         self.guard.sightings.reconnect();
-        self.debts.reconnect();
         self.suspicion.reconnect();
         self.pipeline.forget_least_latency();
         Some(deadline)

@@ -1,7 +1,6 @@
 //! One master as the engine sees it. Its parts are in the files beside this one; here is what takes
 //! several of them.
 
-mod debts;
 mod errors;
 mod guard;
 mod handshake;
@@ -12,8 +11,6 @@ mod suspicion;
 use std::sync::Arc;
 use std::time::Duration;
 
-use debts::Debts;
-pub(crate) use debts::{Debt, Due, Kills};
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 use errors::{Errors, LastError};
@@ -31,7 +28,7 @@ use super::kind::Vote;
 use super::notices::Notice;
 use super::request::{InFlight, Request};
 use super::status::Waits;
-use crate::config::{Config, Heal};
+use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{
     NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
@@ -68,8 +65,6 @@ pub(crate) enum Effect {
     Retry,
     /// A second connection is to be opened beside the silent one.
     Suspect,
-    /// Debts are due.
-    DebtsDue,
     /// The server's wall clock has jumped forward.
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
@@ -85,11 +80,10 @@ impl Effect {
 /// may know.
 pub struct Node {
     config: Arc<Config>,
-    index: usize,
+    pub(super) index: usize,
     pub(super) link: Link,
     pub(super) pipeline: Pipeline,
     suspicion: Suspicion,
-    pub(super) debts: Debts,
     pub(super) guard: Guard,
     errors: Errors,
     last_vote: Vote,
@@ -104,7 +98,6 @@ impl Node {
             guard: Guard::new(Arc::clone(&config), index),
             config,
             index,
-            debts: Debts::default(),
             errors: Errors::default(),
             last_vote: Vote::PENDING,
         }
@@ -113,8 +106,6 @@ impl Node {
     /// The handshake is complete, and the server may vote.
     pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
         self.link.become_ready(now);
-        // Debts of a lost connection are settled before any new command (R12).
-        self.debts.start();
         let config = &self.config.nodes[self.index];
         let quarantine = self.config.quarantine;
         let mut recognised =
@@ -126,10 +117,6 @@ impl Node {
             if let (Some(run_id), Some(history)) = (&server.run_id, server.replication.history) {
                 recognised.is_news = self.guard.sightings.is_news(run_id, history);
             }
-        }
-        if let Process::Other(process) = &recognised.process {
-            let (until, was_named) = (now.after(self.config.quarantine), recognised.left.is_some());
-            self.debts.other_processes_gone(process, until, was_named);
         }
         recognised
     }
@@ -149,7 +136,6 @@ impl Node {
         self.errors.note_failure(outcome);
         self.guard.identity.note_last_reply(self.pipeline.last_reply_at);
         self.pipeline.lose(unsent);
-        self.debts.stop();
         self.link.fail(now, outcome, random)
     }
 
@@ -162,13 +148,13 @@ impl Node {
             | Request::Trialled(_)
             | Request::Raise(_)
             | Request::HandOn(_)
+            | Request::Kill(_)
             | Request::Wait(_) => {
                 unreachable!("the engine handles it")
             }
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),
-            Request::Kill(connection) => self.handle_killed(now, connection, reply),
             Request::Probe(with) => self.handle_probed(with, reply),
             Request::Sight => self.handle_sighted(reply),
         }
@@ -203,13 +189,10 @@ impl Node {
             State::Idle | State::Connecting { .. } | State::Handshaking { .. } => Effect::Nothing,
             State::BackOff { .. } => Effect::Retry,
             State::Ready => {
-                let is_silent = self.silence_due().is_some_and(|due| now >= due);
-                if is_silent && self.pipeline.is_lost(now) {
+                if self.is_lost(now) {
                     return Effect::Fail(NodeOutcome::TimedOut(Phase::Reply));
                 }
-                if self.debts.due().is_some_and(|due| now >= due) {
-                    return Effect::DebtsDue;
-                }
+                let is_silent = self.silence_due().is_some_and(|due| now >= due);
                 let since = self.pipeline.silent_since().filter(|_| is_silent);
                 match since.is_some_and(|since| self.suspicion.look(now, since)) {
                     true => Effect::Suspect,
@@ -232,6 +215,21 @@ impl Node {
             State::Limited => self.pipeline.is_lost(now),
             _ => false,
         }
+    }
+
+    /// Whether what it owes has been missing for too long.
+    fn is_lost(&self, now: Moment) -> bool {
+        self.silence_due().is_some_and(|due| now >= due) && self.pipeline.is_lost(now)
+    }
+
+    /// Whether it is ready, and its connection is not about to be ended.
+    pub(super) fn is_kept_ready(&self, now: Moment) -> bool {
+        self.state() == State::Ready && !self.is_lost(now)
+    }
+
+    /// Whether a command that is queued now is sent on its connection, after what was owed.
+    pub(super) fn takes_what_follows(&self) -> bool {
+        self.state() == State::Ready && !self.link.is_settling()
     }
 
     /// The first of both, if the node stays silent.
@@ -267,19 +265,16 @@ impl Node {
             }
             State::BackOff { .. } if self.pipeline.has_lost() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
-            State::Ready => {
-                let of_commands = self.pipeline.due().into_iter().chain(self.silence_due()).min();
-                of_commands.into_iter().chain(self.debts.due()).min()
-            }
+            State::Ready => self.pipeline.due().into_iter().chain(self.silence_due()).min(),
         }
     }
 
     /// What happens to a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state() {
-            State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
+            State::Ready if !self.link.is_settling() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.pipeline.has_room() && !self.debts.owes_too_much() {
+                match self.pipeline.has_room() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
@@ -295,11 +290,6 @@ impl Node {
     #[cold]
     pub(super) fn note_timeout(&mut self) {
         self.errors.timeouts += 1;
-    }
-
-    /// How many commands have not been answered, including releases that are owed.
-    pub(super) fn unanswered(&self, now: Moment) -> usize {
-        self.pipeline.unanswered() + self.debts.awake_at(now)
     }
 
     pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
@@ -337,12 +327,8 @@ impl Node {
         self.report(now, Vote::new(outcome, None))
     }
 
-    pub(super) fn status(
-        &self,
-        now: Moment,
-        release_with: ReleaseWith,
-        waits: Waits,
-    ) -> NodeStatus {
+    /// Its status, but for what other parts know.
+    pub(super) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
         let (vote, server) = (self.last_vote, &self.guard.identity.server);
         let failure = self.link.last_failure();
         NodeStatus {
@@ -358,7 +344,7 @@ impl Node {
             last_message: self.errors.last.as_ref().map(|error| Arc::clone(error.message())),
             latency: self.pipeline.latency(),
             in_flight: self.pipeline.in_flight(),
-            debts: self.debts.awake(),
+            debts: 0,
             quarantine: self.guard.quarantine_at(now),
             server_version: server.version.clone(),
             run_id: server.run_id.clone(),
@@ -366,7 +352,7 @@ impl Node {
             errors: self.errors.counts,
             timeouts: self.errors.timeouts,
             refused: self.errors.refused,
-            waits,
+            waits: Default::default(),
         }
     }
 }
@@ -438,14 +424,6 @@ fn is_of_place(outcome: NodeOutcome) -> bool {
         | NodeOutcome::Protocol(_)
         | NodeOutcome::Unfit(_) => true,
         _ => false,
-    }
-}
-
-/// What may be left on the node.
-impl Node {
-    /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
-    fn has_one_set(&self) -> bool {
-        self.config.heal == Heal::Off
     }
 }
 

@@ -76,11 +76,11 @@ impl Pipeline {
     }
 
     /// How many commands have not been answered, those included that were not sent or are lost.
-    pub(super) fn unanswered(&self) -> usize {
+    pub(crate) fn unanswered(&self) -> usize {
         self.in_flight.len() + self.queue.len() + self.lost.len()
     }
 
-    pub(super) fn latency(&self) -> Option<Duration> {
+    pub(crate) fn latency(&self) -> Option<Duration> {
         self.latency_nanos.map(Duration::from_nanos)
     }
 
@@ -116,7 +116,7 @@ impl Pipeline {
 
     /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
     /// were not handed out, and those that waited for it.
-    pub(super) fn lose(&mut self, unsent: Vec<usize>) {
+    pub(crate) fn lose(&mut self, unsent: Vec<usize>) {
         self.late = 0;
         let sent = self.in_flight.take_all();
         let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
@@ -129,7 +129,7 @@ impl Pipeline {
     }
 
     /// The rounds whose command may run on the current connection, or ran on the last one.
-    pub(super) fn rounds(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = usize> {
         let rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
         let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
         rounds.chain(self.lost.iter().filter(may_have_run).map(|(round, _)| *round))

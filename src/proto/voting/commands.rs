@@ -47,7 +47,7 @@ impl Voting {
         for node in 0..nodes.len() {
             self.retract(nodes, node, token, true);
         }
-        for outgoing in nodes.outgoing() {
+        for outgoing in &nodes.outbox {
             if let Outgoing::Round(_, round) = outgoing {
                 self[*round].is_abandoned |= self.claim(*round).token == token;
             }

@@ -15,6 +15,7 @@ use crate::proto::fleet::Fleet;
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::node::State;
 use crate::proto::notices::Notice;
+use crate::proto::outgoing::Outgoing;
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 
@@ -116,7 +117,7 @@ impl Fences {
 
     /// The node has raised its counter to the round's number: that is not below it, and the node's
     /// own grant was not above.
-    pub(super) fn note_raised(&mut self, round: usize, node: usize) {
+    pub(crate) fn note_raised(&mut self, round: usize, node: usize) {
         if let (Some(fixed), Some(stamping)) = (self.fixed(round), &mut self.slots[round].stamping)
         {
             stamping.numbers[node] = fixed;
@@ -130,7 +131,7 @@ impl Fences {
     }
 
     /// The number of a round that was won.
-    pub(super) fn token(&mut self, round: usize) -> FencingToken {
+    pub(crate) fn token(&mut self, round: usize) -> FencingToken {
         if !self.obstructed.is_empty() {
             self.forget_obstructed(round);
         }
@@ -139,7 +140,7 @@ impl Fences {
     }
 
     /// The counter, and the proposal.
-    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
+    pub(crate) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
         let Fence { bucket, proposal, .. } = self.slots[round];
         (Counter { key: key.as_bytes(), bucket }, proposal)
     }
@@ -254,7 +255,7 @@ impl Voting {
         self.set_aside(now, round, far, aside);
         for node in far.iter() {
             if nodes[node].guard.note_far_ahead() {
-                nodes.notice(node, Notice::FarAhead);
+                nodes.notices.note(node, Notice::FarAhead);
             }
         }
         true
@@ -358,7 +359,7 @@ impl Voting {
         if !raised.is_empty() {
             self.stats.raised += raised.len() as u64;
             self[round].references += raised.len() as u32;
-            nodes.raise(raised, round);
+            nodes.outbox.push_back(Outgoing::Raise(raised, round));
         }
     }
 

@@ -17,18 +17,15 @@ use refusals::Forms;
 use rounds::Round;
 use slab::Slab;
 
-use super::command::Counter;
 use super::fleet::Fleet;
 use super::kind::{Claim, Kind, Vote};
 use super::lease::Released;
 use super::limits::ROUNDS_USUAL;
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
-use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::Verdict;
-use crate::resource::Resource;
 
 /// A round is decided, and this operation waits for that.
 #[must_use]
@@ -60,9 +57,9 @@ pub(crate) struct Voting {
     /// node timeout is left out: a process that stood still measures that, and not its masters.
     round_trip_nanos: Option<u64>,
     timeout_nanos: u64,
-    fences: Box<Fences>,
+    pub(super) fences: Box<Fences>,
     forms: Box<Forms>,
-    stats: VotingStats,
+    pub(super) stats: VotingStats,
 }
 
 impl Voting {
@@ -79,11 +76,6 @@ impl Voting {
             forms: Box::default(),
             stats: VotingStats::default(),
         }
-    }
-
-    /// The counters so far.
-    pub(super) fn stats(&self) -> VotingStats {
-        self.stats
     }
 
     /// Records a node's vote, once (R3).
@@ -183,30 +175,13 @@ impl Voting {
     }
 }
 
-/// The numbers of fenced rounds.
-impl Voting {
-    /// The number of a round that was won.
-    pub(super) fn token(&mut self, round: usize) -> FencingToken {
-        self.fences.token(round)
-    }
-
-    /// The counter, and the proposal.
-    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
-        self.fences.asked(round, key)
-    }
-
-    /// The node has raised its counter to the round's number.
-    pub(super) fn note_raised(&mut self, round: usize, node: usize) {
-        self.fences.note_raised(round, node);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::config::Builder;
+    use crate::resource::Resource;
     use crate::token::LockToken;
     use crate::validity::Ttl;
 

@@ -25,7 +25,7 @@ pub(crate) struct Desk {
     /// Drawn when it is first needed.
     pub(super) channel: Option<Box<Channel>>,
     pub(super) orders: VecDeque<Order>,
-    pub(super) stats: WaitStats,
+    pub(crate) stats: WaitStats,
 }
 
 impl Desk {
@@ -109,7 +109,7 @@ impl Desk {
     /// The connection is of no use for waiting.
     pub(super) fn set_unable(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
         if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
-            cx.nodes.notice(node, Notice::CannotQueue(obstacle));
+            cx.nodes.notices.note(node, Notice::CannotQueue(obstacle));
         }
     }
 
@@ -121,11 +121,6 @@ impl Desk {
     /// Whether acquisitions also queue on the masters.
     pub(super) fn is_on(&self) -> bool {
         self.config.waiting == Waiting::Queue
-    }
-
-    /// The counters so far.
-    pub(crate) fn stats(&self) -> WaitStats {
-        self.stats
     }
 
     /// The nodes whose absent keys may mean that the lock is free. If those that refused the last

@@ -102,7 +102,7 @@ impl WaitQueues {
             WaitCommand::Watch { stand, watch } => {
                 // Next to it on the wire: the permission is for one command.
                 let next = WaitCommand::TimeToLive { stand, watch };
-                nodes.push_first(Outgoing::Wait(node, next));
+                nodes.outbox.push_front(Outgoing::Wait(node, next));
             }
             WaitCommand::StepOut(place, _) => self.local.stands.hand_out(place),
             WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
@@ -131,7 +131,7 @@ impl WaitQueues {
 
     /// The commands to this node that were not handed out will not be sent.
     pub(crate) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
-        for outgoing in nodes.outgoing() {
+        for outgoing in &nodes.outbox {
             match outgoing {
                 Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
                     self.local.stands.withdraw(*place);

@@ -221,6 +221,11 @@ impl Guard {
         self.identity.elected = Some(master_for);
     }
 
+    /// The server's process, and the `CLIENT ID` of the present connection or of the last one.
+    pub(crate) fn connection(&self) -> (Option<Arc<str>>, Option<i64>) {
+        (self.identity.server.run_id.clone(), self.identity.client_id)
+    }
+
     pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
         self.identity.server.run_id.as_ref()
     }

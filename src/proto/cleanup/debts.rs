@@ -1,4 +1,4 @@
-//! What a lost connection may have left on a node (R12, R29).
+//! What is owed to one node (R12, R29).
 //!
 //! A SET or a healing extension that was not answered may have run, or may run later. As long as
 //! its lock may be held, nothing is released: a release that was lost in turn could delete a copy
@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Effect, Node, State};
 use crate::moment::Moment;
-use crate::proto::command::Reply;
 use crate::proto::doubt::{Doubt, Origin, Origins};
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::limits::OPERATIONS_MAX;
@@ -22,7 +20,7 @@ use crate::validity::Ttl;
 /// Added to a TTL for the moment at which a key has certainly expired.
 const SLACK: Duration = Duration::from_secs(1);
 /// A release on a new connection is repeated after a round trip and this long.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
+pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A release that a node refused is repeated after this long.
 const REFUSED_AFTER: Duration = Duration::from_millis(500);
 
@@ -31,14 +29,14 @@ const REFUSED_AFTER: Duration = Duration::from_millis(500);
 const DEBTS_MAX: usize = 8_192;
 /// Debts that are kept in any case: enough for all SETs that may be unanswered when the node
 /// reaches `DEBTS_MAX`. Beyond this, keys are left to expire.
-const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
+pub(super) const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
 /// The most `CLIENT KILL` commands per connection that are unanswered or were refused. For further
 /// old connections, the release is sent twice instead.
 const KILLS_MAX: usize = 8;
 
 /// A debt: what is owed for one token on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Debt {
+pub(super) struct Debt {
     key: Resource,
     ttl: Ttl,
     stage: Stage,
@@ -47,17 +45,17 @@ pub(crate) struct Debt {
     /// When the key has certainly expired.
     expires: Moment,
     /// This client's own connections.
-    origins: Origins,
+    pub(super) origins: Origins,
     /// Connections of a client that held the lock before; that client may still use them for other
     /// locks.
-    foreign: Origins,
+    pub(super) foreign: Origins,
     /// Whether one SET is all that may still arrive. Then a key that is there shows that it has
     /// run.
-    is_one_set: bool,
+    pub(super) is_one_set: bool,
     /// Until when the node's copy must not be counted; `Moment::END` if that is not known.
-    uncounted_until: Option<Moment>,
+    pub(super) uncounted_until: Option<Moment>,
     /// The same, for extensions that do not heal: a healing extension checks the node itself.
-    unseen_until: Option<Moment>,
+    pub(super) unseen_until: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,20 +82,20 @@ impl Stage {
 }
 
 /// What the next step of a debt depends on.
-struct Here {
-    now: Moment,
+pub(super) struct Here {
+    pub(super) now: Moment,
     /// For how long copies of unknown age do not count.
-    quarantine: Duration,
+    pub(super) doubted_for: Duration,
     /// When a command sent now has probably been answered.
-    answered_at: Moment,
+    pub(super) answered_at: Moment,
     /// The process behind the current connection, or the last one.
-    process: Option<Arc<str>>,
+    pub(super) process: Option<Arc<str>>,
     /// The `CLIENT ID` of that connection.
-    connection: Option<i64>,
+    pub(super) connection: Option<i64>,
 }
 
 impl Here {
-    fn origins(&self) -> Origins {
+    pub(super) fn origins(&self) -> Origins {
         match (&self.process, self.connection) {
             (Some(process), Some(connection)) => {
                 let origin = Origin { process: Arc::clone(process), connection };
@@ -132,9 +130,6 @@ pub(crate) struct Debts {
     ending: Vec<i64>,
     /// Old connections whose `CLIENT KILL` was refused.
     refused: Vec<i64>,
-    /// Whether debts that were due when the node became ready are still unsent: new commands wait
-    /// for them (R12).
-    has_unsent: bool,
 }
 
 impl Debts {
@@ -144,16 +139,12 @@ impl Debts {
     }
 
     /// How many releases are to follow.
-    pub(super) fn awake(&self) -> usize {
+    pub(crate) fn awake(&self) -> usize {
         self.awake
     }
 
-    pub(super) fn has_unsent(&self) -> bool {
-        self.has_unsent
-    }
-
     /// How many of these releases may still find a key at `now`.
-    pub(super) fn awake_at(&self, now: Moment) -> usize {
+    pub(crate) fn awake_at(&self, now: Moment) -> usize {
         let is_over = |debt: &&Debt| now.is_certainly_past(debt.expires);
         let awake = self.by_token.values().filter(|debt| debt.stage.is_awake());
         awake.filter(|debt| !is_over(debt)).count()
@@ -214,15 +205,15 @@ impl Debts {
     }
 
     /// An old connection has ended: nothing that was sent on it runs any longer.
-    fn connection_killed(&mut self, here: &Here, connection: i64) {
+    pub(super) fn connection_killed(&mut self, here: &Here, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
         let is_here = |origin: &Origin| here.process.as_ref() == Some(&origin.process);
         let has_ended = |origin: &Origin| is_here(origin) && origin.connection == connection;
-        self.settle_origins(has_ended, here.now.after(here.quarantine));
+        self.settle_origins(has_ended, here.now.after(here.doubted_for));
     }
 
     /// The server refused to end a connection. The next connection asks again.
-    fn kill_refused(&mut self, connection: i64) {
+    pub(super) fn kill_refused(&mut self, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
         self.refused.push(connection);
     }
@@ -258,7 +249,7 @@ impl Debts {
     }
 
     /// The node has the key: if one SET is all that could still arrive, it has arrived.
-    fn observe(&mut self, token: LockToken, countable_from: Moment) {
+    pub(super) fn observe(&mut self, token: LockToken, countable_from: Moment) {
         let Some(mut debt) = self.take(token) else {
             return;
         };
@@ -278,19 +269,9 @@ impl Debts {
         self.refused.clear();
     }
 
-    /// The connection is ready: what is owed precedes any new command (R12).
-    pub(super) fn start(&mut self) {
-        self.has_unsent = true;
-    }
-
-    /// The connection was lost.
-    pub(super) fn stop(&mut self) {
-        self.has_unsent = false;
-    }
-
     /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
     /// Returns the old connections to kill before that; `None` if nothing was owed.
-    fn wake(
+    pub(super) fn wake(
         &mut self,
         here: &Here,
         key: &Resource,
@@ -299,7 +280,7 @@ impl Debts {
     ) -> Option<Kills> {
         let mut debt = self.take(token)?;
         debt.note_key(key);
-        if is_to_follow && !self.has_unsent && debt.foreign.is_empty() {
+        if is_to_follow && debt.foreign.is_empty() {
             return Some(self.end_and_repeat(here, token, debt));
         }
         debt.stage = Stage::Awake;
@@ -326,7 +307,7 @@ impl Debts {
 
     /// The old connections to kill now. What the server has not read of them is discarded: a
     /// delayed SET cannot run after its release (R12).
-    fn kill_old_connections(&mut self, here: &Here) -> Kills {
+    pub(super) fn kill_old_connections(&mut self, here: &Here) -> Kills {
         let mut old: Vec<Origin> = Vec::new();
         for origin in self.by_token.values().flat_map(|debt| &debt.origins.known) {
             if old.len() < KILLS_MAX && !old.contains(origin) {
@@ -353,7 +334,7 @@ impl Debts {
     }
 
     /// The lock was extended: its debt is kept as long.
-    pub(crate) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+    pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         let expires = expiry(now, ttl);
         if let Some(debt) = self.by_token.get_mut(&token) {
             debt.expires = debt.expires.max(expires);
@@ -364,7 +345,7 @@ impl Debts {
     }
 
     /// Takes the next step of at most `share` debts that are due.
-    fn take_due(&mut self, here: &Here, share: usize) -> Vec<Due> {
+    pub(super) fn take_due(&mut self, here: &Here, share: usize) -> Vec<Due> {
         let due = self.by_token.iter().filter(|(_, debt)| debt.due <= here.now);
         let tokens: Vec<LockToken> = due.map(|(token, _)| *token).take(share).collect();
         let due = tokens.into_iter().filter_map(|token| self.settle(here, token)).collect();
@@ -379,7 +360,7 @@ impl Debts {
         let kills = match debt.stage {
             Stage::Dormant => {
                 // The lock may have been extended since: then its copy is in doubt for longer.
-                let latest = debt.expires.after(here.quarantine);
+                let latest = debt.expires.after(here.doubted_for);
                 let until = debt.doubtful_until();
                 let until = until.map(|until| if until == Moment::END { latest } else { until });
                 let until = until.filter(|until| !now.is_certainly_past(*until))?;
@@ -423,12 +404,12 @@ impl Debts {
     }
 
     /// Adds a debt. Returns whether it is still known which copies do not count.
-    pub(crate) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_in_doubt = debt.unseen_until.is_some();
         self.add(now, token, debt) || !is_in_doubt
     }
 
-    pub(crate) fn has_any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         !self.by_token.is_empty()
     }
 
@@ -436,21 +417,20 @@ impl Debts {
         self.awake >= DEBTS_MAX
     }
 
-    pub(crate) fn owes_nothing(&self) -> bool {
-        self.awake() == 0
+    /// Whether none is due that new commands have to wait for.
+    pub(super) fn has_sent_all(&self, now: Moment) -> bool {
+        self.due.is_none_or(|due| now < due)
     }
 
-    /// Returns whether the last debt that new commands had to wait for was sent just now.
-    pub(crate) fn finish(&mut self, now: Moment) -> bool {
-        let is_all = self.due.is_none_or(|due| now < due);
-        is_all && std::mem::take(&mut self.has_unsent)
+    pub(crate) fn owes_nothing(&self) -> bool {
+        self.awake() == 0
     }
 }
 
 impl Debt {
     /// The lock of a command that may set the key may be held. `expires` is when the key has
     /// certainly expired, if that is known.
-    fn dormant(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+    pub(super) fn dormant(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
         // An unanswered SET may run as late as now, and so may one that precedes this release.
         let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
         Debt {
@@ -468,12 +448,12 @@ impl Debt {
     }
 
     /// A release could not be sent, or was lost with its connection.
-    pub(crate) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+    pub(super) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
         Debt { stage: Stage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
     }
 
     /// A node refused a release temporarily: it is repeated until the key has expired.
-    pub(crate) fn of_refused(now: Moment, claim: &Claim, expires: Option<Moment>) -> Option<Debt> {
+    pub(super) fn of_refused(now: Moment, claim: &Claim, expires: Option<Moment>) -> Option<Debt> {
         let due = now.after(REFUSED_AFTER);
         let debt = Debt { due, ..Debt::of_release(now, claim, expires) };
         (!due.is_certainly_past(debt.expires)).then_some(debt)
@@ -543,110 +523,6 @@ fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
     one.into_iter().chain(other).max_by_key(|until| until.steady_nanos())
 }
 
-impl Node {
-    fn here(&self, now: Moment) -> Here {
-        let round_trip = self.pipeline.latency().unwrap_or_default();
-        Here {
-            now,
-            quarantine: self.config.quarantine,
-            answered_at: now.after(round_trip).after(AGAIN_AFTER),
-            process: self.guard.identity.server.run_id.clone(),
-            connection: self.guard.identity.client_id,
-        }
-    }
-
-    /// A command that may set the key was lost with this connection, or its answer makes no sense.
-    pub(crate) fn debt_of_set(&self, now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
-        let (origins, is_one_set) = (self.here(now).origins(), self.has_one_set());
-        // It may run while the node is in quarantine, and this client would not notice.
-        let unseen_until = self.guard.is_distrusted().then_some(Moment::END);
-        Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
-    }
-
-    /// A lease arrives from another engine, with that engine's doubt about this node.
-    pub(crate) fn debt_of_doubt(&self, now: Moment, claim: &Claim, doubt: &Doubt) -> Debt {
-        // As long as a command may arrive, its copy may be new.
-        let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
-        Debt {
-            foreign: doubt.origins.clone(),
-            is_one_set: doubt.is_one_set && self.has_one_set(),
-            uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
-            ..Debt::dormant(now, claim, None)
-        }
-    }
-
-    /// The lock is given up, and its release is about to be sent if the node can take it. Returns
-    /// the old connections to kill before that; `None` if nothing was owed.
-    pub(crate) fn wake_debt(
-        &mut self,
-        now: Moment,
-        key: &Resource,
-        token: LockToken,
-    ) -> Option<Vec<i64>> {
-        let here = self.here(now);
-        self.debts.wake(&here, key, token, self.state() == State::Ready)
-    }
-
-    /// The node reported that it has the key of this lock.
-    pub(crate) fn observe_key(&mut self, now: Moment, token: LockToken) {
-        self.debts.observe(token, now.after(self.config.quarantine));
-    }
-
-    /// The old connections to kill as soon as the node is ready.
-    pub(crate) fn kill_old_connections(&mut self, now: Moment) -> Kills {
-        let here = self.here(now);
-        self.debts.kill_old_connections(&here)
-    }
-
-    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
-    pub(crate) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
-        let here = self.here(now);
-        self.debts.take_due(&here, share)
-    }
-
-    /// The reply to the `CLIENT KILL` of an old connection.
-    pub(super) fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
-        match reply {
-            // 0: the connection had already ended.
-            Reply::Integer(_) => {
-                let here = self.here(now);
-                self.debts.connection_killed(&here, connection);
-                Effect::Killed
-            }
-            // The releases will be repeated instead.
-            Reply::Error(error) => {
-                self.debts.kill_refused(connection);
-                self.keep_error(error);
-                Effect::Nothing
-            }
-            _ => Effect::UNEXPECTED,
-        }
-    }
-
-    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
-    /// know. `may_set` says of a round whether its command may set the key.
-    pub(crate) fn doubt(
-        &self,
-        now: Moment,
-        token: LockToken,
-        may_set: impl Fn(usize) -> bool,
-    ) -> Option<Doubt> {
-        let is_open = self.pipeline.rounds().any(may_set);
-        let origins = if is_open { self.here(now).origins() } else { Origins::default() };
-        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
-        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
-        self.debts.add_doubt(now, token, &mut doubt);
-        // The copy may date from a time when this node was not trusted, and only this engine can
-        // find that out.
-        if !doubt.origins.is_empty() && self.guard.is_distrusted() {
-            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
-        }
-        let quarantine = self.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
-        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
-        doubt.says_anything().then_some(doubt)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -689,9 +565,9 @@ mod tests {
     }
 
     fn here(now: Moment, connection: i64) -> Here {
-        let (quarantine, answered_at) = (Duration::from_secs(10), now.after(AGAIN_AFTER));
+        let (doubted_for, answered_at) = (Duration::from_secs(10), now.after(AGAIN_AFTER));
         let (process, connection) = (Some(Arc::from("process")), Some(connection));
-        Here { now, quarantine, answered_at, process, connection }
+        Here { now, doubted_for, answered_at, process, connection }
     }
 
     fn origins(connection: i64) -> Origins {
@@ -800,74 +676,18 @@ mod tests {
     /// are over: until then it may have been brought to a server that has lost its data.
     #[test]
     fn copy_of_an_unknown_connection_does_not_count_for_a_quarantine_more() {
-        let (mut debts, quarantine) = (Debts::default(), here(at(0), 9).quarantine);
+        let (mut debts, doubted_for) = (Debts::default(), here(at(0), 9).doubted_for);
         let mut origins = Origins::default();
         origins.insert_unknown();
         let unseen_until = Some(Moment::END);
         let debt = Debt { origins, unseen_until, ..Debt::dormant(at(0), &claim(), None) };
         assert!(debts.add(at(0), token(), debt));
-        let over = at(2_000).after(quarantine);
+        let over = at(2_000).after(doubted_for);
         for (now, counts) in [(1_999, false), (2_000, false), (11_000, false), (12_500, true)] {
             assert!(debts.take_due(&here(at(now), 9), 10).is_empty());
             assert_eq!(!debts.is_doubted(at(now), token(), Kind::Extend), counts, "{now}");
             assert!(counts || debts.due() <= Some(over), "{now}");
         }
-    }
-
-    /// R29: a flush is noticed by its marker alone, and a SET that is lost may come after it.
-    #[test]
-    fn lost_set_is_in_doubt_without_a_guard_if_there_is_a_flush_marker() {
-        use crate::config::RestartGuard::{Off, Uptime};
-        let builder = || crate::config::Builder::default().node("redis://127.0.0.1:1");
-        let marked = || builder().flush_marker("marker");
-        let table = [
-            (builder().restart_guard(Off), false),
-            (builder().restart_guard(Uptime), true),
-            (marked().restart_guard(Off), true),
-            (marked().restart_guard(Uptime), true),
-        ];
-        for (nth, (builder, is_doubted)) in table.into_iter().enumerate() {
-            let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
-            let debt = node.debt_of_set(at(0), &claim(), None);
-            assert!(node.debts.owe(at(0), token(), debt));
-            assert_eq!(node.debts.is_doubted(at(1), token(), Kind::Extend), is_doubted, "{nth}");
-        }
-    }
-
-    #[test]
-    fn lost_set_is_in_doubt_before_its_loss_is_handled() {
-        use crate::proto::request::Request;
-        let builder = crate::config::Builder::default().node("redis://127.0.0.1:1");
-        let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
-        node.pipeline.sent(Request::Round(7), at(0));
-        assert!(node.doubt(at(0), token(), |round| round == 7).is_some());
-        node.pipeline.lose(Vec::new());
-        let doubt = node.doubt(at(0), token(), |round| round == 7);
-        assert!(doubt.is_some_and(|doubt| !doubt.origins.is_empty()));
-    }
-
-    /// What a lease brings from another engine must not be forgotten, however much is owed: the
-    /// node's copy does not count although no connection is named.
-    #[test]
-    fn adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
-        let builder = crate::config::Builder::default().node("redis://127.0.0.1:1");
-        let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
-        for i in 0..DEBTS_KEPT_MAX as u32 {
-            let mut random = [0; 20];
-            random[..4].copy_from_slice(&i.to_be_bytes());
-            let debt = Debt::of_release(at(0), &claim(), None);
-            assert!(node.debts.owe(at(0), LockToken::from_random(random), debt));
-        }
-        let uncounted = Duration::from_secs(30);
-        let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
-        let adopted = LockToken::from_random([255; 20]);
-        let debt = node.debt_of_doubt(at(0), &claim(), &doubt);
-        let is_known = node.debts.owe(at(0), adopted, debt);
-        // Either it is kept, or the caller is told to quarantine the node.
-        assert!(
-            !is_known || node.debts.is_doubted(at(1), adopted, Kind::Extend),
-            "its copy counts"
-        );
     }
 }
 

@@ -1,0 +1,398 @@
+//! What lost commands may have left on the nodes, and when it is released (R12, R29).
+//!
+//! [`Cleanup`] owns the debts of all nodes. The engine tells it of a lost command, that a lock
+//! is given up or that a node can be sent something again. It says what to send there, whether the
+//! node's copy of a lock counts meanwhile, and what another engine must know of it.
+
+mod debts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use debts::{AGAIN_AFTER, Debt, Here};
+pub(super) use debts::{Debts, Due, Kills};
+
+use super::command::Reply;
+use super::doubt::{Doubt, Origins};
+use super::fleet::Fleet;
+use super::kind::{Claim, Kind, Left};
+use super::lease::Lease;
+use super::node::{Effect, Node, Process, Recognised, State};
+use crate::config::{Config, Heal};
+use crate::moment::Moment;
+use crate::outcome::QuarantineCause;
+use crate::quorum::NodeSet;
+use crate::resource::Resource;
+use crate::token::LockToken;
+use crate::validity::Ttl;
+
+/// What is owed to the nodes.
+pub(crate) struct Cleanup {
+    config: Arc<Config>,
+    /// By node.
+    debts: Vec<Debts>,
+    /// The nodes that may have debts.
+    indebted: NodeSet,
+    /// The nodes at which something may be due.
+    scheduled: NodeSet,
+}
+
+impl Cleanup {
+    pub(super) fn new(config: Arc<Config>) -> Cleanup {
+        let debts = (0..config.nodes()).map(|_| Debts::default()).collect();
+        Cleanup { config, debts, indebted: NodeSet::EMPTY, scheduled: NodeSet::EMPTY }
+    }
+
+    fn here(&self, now: Moment, at: &Node) -> Here {
+        let round_trip = at.pipeline.latency().unwrap_or_default();
+        let (process, connection) = at.guard.connection();
+        Here {
+            now,
+            doubted_for: self.config.quarantine,
+            answered_at: now.after(round_trip).after(AGAIN_AFTER),
+            process,
+            connection,
+        }
+    }
+
+    fn note_due(&mut self, nodes: &mut Fleet, node: usize) {
+        let due = self.debts[node].due();
+        nodes.note_due(due);
+        match due.is_some() {
+            true => self.scheduled.insert(node),
+            false => self.scheduled.remove(node),
+        }
+    }
+}
+
+/// What is added.
+impl Cleanup {
+    /// A command was lost with its connection, or its answer makes no sense: it has left this.
+    pub(super) fn owe_lost(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        node: usize,
+        (claim, expires, left): (&Claim, Option<Moment>, Left),
+    ) {
+        let debt = match left {
+            Left::Nothing => return,
+            Left::Key => self.debt_of_set(now, &nodes[node], claim, expires),
+            Left::Release => Debt::of_release(now, claim, expires),
+        };
+        self.owe(now, nodes, node, claim.token, debt);
+    }
+
+    /// A node refused a release temporarily.
+    pub(super) fn owe_refused(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        node: usize,
+        (claim, expires): (&Claim, Option<Moment>),
+    ) {
+        if let Some(debt) = Debt::of_refused(now, claim, expires) {
+            self.owe(now, nodes, node, claim.token, debt);
+        }
+    }
+
+    /// A lease arrives from another engine, with that engine's doubts.
+    #[cold]
+    pub(super) fn take_doubts(&mut self, now: Moment, nodes: &mut Fleet, lease: &Lease) {
+        let count = nodes.len();
+        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < count) {
+            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+            let claim = Claim { key, token: lease.token, ttl: lease.longest };
+            // As long as a command may arrive, its copy may be new.
+            let is_over = doubt.origins.is_empty();
+            let until = if is_over { now.after(doubt.uncounted) } else { Moment::END };
+            let mut debt = Debt::dormant(now, &claim, None);
+            debt.foreign = doubt.origins.clone();
+            // Extensions set keys if they heal.
+            debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
+            debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(until);
+            self.owe(now, nodes, doubt.node, lease.token, debt);
+        }
+    }
+
+    fn owe(&mut self, now: Moment, nodes: &mut Fleet, node: usize, token: LockToken, debt: Debt) {
+        if token == LockToken::NOBODY {
+            // Another make's lock with a caller's value: the next one has nothing else (K13).
+            return;
+        }
+        self.indebted.insert(node);
+        if !self.debts[node].owe(now, token, debt) {
+            // It is no longer known which copies do not count.
+            nodes.quarantine_anew(now, node, QuarantineCause::Flushed);
+        }
+        self.note_due(nodes, node);
+    }
+
+    /// A command that may set the key was lost with this connection, or its answer makes no sense.
+    fn debt_of_set(&self, now: Moment, at: &Node, claim: &Claim, expires: Option<Moment>) -> Debt {
+        let mut debt = Debt::dormant(now, claim, expires);
+        debt.origins = self.here(now, at).origins();
+        debt.is_one_set = self.config.heal == Heal::Off;
+        // It may run while the node is in quarantine, and this client would not notice.
+        debt.unseen_until = at.guard.is_distrusted().then_some(Moment::END);
+        debt
+    }
+}
+
+/// What has happened to a lock.
+impl Cleanup {
+    /// The lock is given up, and its release is about to be sent to those of these nodes that can
+    /// take it. What lost commands may have left there is released, too.
+    #[cold]
+    pub(super) fn wake(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        sent: NodeSet,
+        (key, token): (&Resource, LockToken),
+    ) {
+        for node in sent.and(self.indebted).iter() {
+            if !self.debts[node].has_any() {
+                self.indebted.remove(node);
+            }
+            let here = self.here(now, &nodes[node]);
+            let is_to_follow = nodes[node].takes_what_follows();
+            if let Some(kills) = self.debts[node].wake(&here, key, token, is_to_follow) {
+                nodes.kill(node, kills);
+                self.note_due(nodes, node);
+            }
+        }
+    }
+
+    /// The lock was extended: debts that wait for its end are kept as long.
+    #[cold]
+    pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        for node in self.indebted.iter() {
+            self.debts[node].keep(now, token, ttl);
+        }
+    }
+
+    /// The node reported that it has the key of this lock.
+    pub(super) fn observe(&mut self, now: Moment, node: usize, token: LockToken) {
+        self.debts[node].observe(token, now.after(self.config.quarantine));
+    }
+}
+
+/// What has happened to a node.
+impl Cleanup {
+    /// A new connection: nothing was asked for on it yet.
+    pub(super) fn reconnect(&mut self, node: usize) {
+        self.debts[node].reconnect();
+    }
+
+    /// The node is ready, and this was found out about its server. Returns the old connections to
+    /// kill.
+    pub(super) fn node_ready(&mut self, now: Moment, at: &Node, found: &Recognised) -> Kills {
+        match &found.process {
+            Process::Unknown => return Kills::new(),
+            Process::Same => {}
+            Process::Other(process) => {
+                let until = now.after(self.config.quarantine);
+                self.debts[at.index].other_processes_gone(process, until, found.left.is_some());
+            }
+        }
+        // The last connection may not have been told its process.
+        let here = self.here(now, at);
+        self.debts[at.index].kill_old_connections(&here)
+    }
+
+    /// The reply to the `CLIENT KILL` of an old connection.
+    pub(super) fn handle_killed(
+        &mut self,
+        now: Moment,
+        at: &mut Node,
+        connection: i64,
+        reply: Reply,
+    ) -> Effect {
+        let here = self.here(now, at);
+        let debts = &mut self.debts[at.index];
+        match reply {
+            // 0: the connection had already ended.
+            Reply::Integer(_) => {
+                debts.connection_killed(&here, connection);
+                Effect::Killed
+            }
+            // The releases will be repeated instead.
+            Reply::Error(error) => {
+                debts.kill_refused(connection);
+                at.keep_error(error);
+                Effect::Nothing
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
+
+    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
+    pub(super) fn take_due(&mut self, now: Moment, at: &Node, share: usize) -> Vec<Due> {
+        let here = self.here(now, at);
+        self.debts[at.index].take_due(&here, share)
+    }
+
+    /// All that was due was sent. Returns whether the commands that waited for it can follow.
+    pub(super) fn finish(&mut self, now: Moment, nodes: &mut Fleet, node: usize) -> bool {
+        self.note_due(nodes, node);
+        let is_done = self.debts[node].has_sent_all(now) && nodes[node].link.take_settling();
+        if is_done {
+            nodes.note_open(node);
+        }
+        is_done
+    }
+}
+
+/// What is known.
+impl Cleanup {
+    /// What is owed to this node.
+    #[inline]
+    pub(super) fn owed_to(&self, node: usize) -> &Debts {
+        &self.debts[node]
+    }
+
+    /// Whether anything may be owed to any node.
+    #[inline]
+    pub(super) fn may_owe(&self) -> bool {
+        !self.indebted.is_empty()
+    }
+
+    /// The nodes that something may be owed to.
+    #[inline(always)]
+    pub(super) fn indebted(&self) -> NodeSet {
+        self.indebted
+    }
+
+    /// Those of these nodes that a command of this kind may be sent to. One with too many debts
+    /// gets no new SET.
+    #[inline(always)]
+    pub(super) fn allowed(&self, nodes: NodeSet, kind: Kind) -> NodeSet {
+        match self.may_owe() && kind.is_acquisition() {
+            true => nodes.without(self.overdrawn()),
+            false => nodes,
+        }
+    }
+
+    #[cold]
+    fn overdrawn(&self) -> NodeSet {
+        let mut overdrawn = NodeSet::EMPTY;
+        let nodes = self.indebted.iter().filter(|node| self.debts[*node].owes_too_much());
+        nodes.for_each(|node| overdrawn.insert(node));
+        overdrawn
+    }
+
+    /// When the first is due at a node that is ready.
+    #[inline]
+    pub(super) fn first_due(&self, nodes: &Fleet) -> Option<Moment> {
+        let ready = self.scheduled.iter().filter(|node| nodes[*node].state() == State::Ready);
+        ready.filter_map(|node| self.debts[node].due()).min()
+    }
+
+    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
+    /// know. `may_set` says of a round whether its command may set the key.
+    pub(super) fn doubt(
+        &self,
+        now: Moment,
+        at: &Node,
+        token: LockToken,
+        may_set: impl Fn(usize) -> bool,
+    ) -> Option<Doubt> {
+        let is_open = at.pipeline.rounds().any(may_set);
+        let origins = if is_open { self.here(now, at).origins() } else { Origins::default() };
+        let (is_one_set, uncounted) = (self.config.heal == Heal::Off, Duration::ZERO);
+        let mut doubt = Doubt { node: at.index, origins, is_one_set, uncounted };
+        self.debts[at.index].add_doubt(now, token, &mut doubt);
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
+        if !doubt.origins.is_empty() && at.guard.is_distrusted() {
+            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
+        }
+        let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
+        doubt.says_anything().then_some(doubt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Builder;
+    use crate::proto::request::Request;
+
+    const NOW: Moment = Moment::from_nanos(1_000_000_000);
+
+    fn scene(builder: Builder) -> (Cleanup, Fleet) {
+        let config = Arc::new(builder.config().unwrap());
+        (Cleanup::new(Arc::clone(&config)), Fleet::new(config))
+    }
+
+    fn one_node() -> Builder {
+        Builder::default().node("redis://127.0.0.1:1")
+    }
+
+    fn token(number: u32) -> LockToken {
+        let mut random = [7; 20];
+        random[..4].copy_from_slice(&number.to_be_bytes());
+        LockToken::from_random(random)
+    }
+
+    fn claim(number: u32) -> Claim {
+        let (key, ttl) = (Resource::new("key").unwrap(), Duration::from_secs(1));
+        Claim { key, token: token(number), ttl: Ttl::new(ttl).unwrap() }
+    }
+
+    /// R29: a flush is noticed by its marker alone, and a SET that is lost may come after it.
+    #[test]
+    fn lost_set_is_in_doubt_without_a_guard_if_there_is_a_flush_marker() {
+        use crate::config::RestartGuard::{Off, Uptime};
+        let marked = || one_node().flush_marker("marker");
+        let table = [
+            (one_node().restart_guard(Off), false),
+            (one_node().restart_guard(Uptime), true),
+            (marked().restart_guard(Off), true),
+            (marked().restart_guard(Uptime), true),
+        ];
+        for (nth, (builder, is_doubted)) in table.into_iter().enumerate() {
+            let (mut cleanup, mut nodes) = scene(builder);
+            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
+            assert_eq!(
+                cleanup.owed_to(0).is_doubted(NOW, token(0), Kind::Extend),
+                is_doubted,
+                "{nth}"
+            );
+        }
+    }
+
+    #[test]
+    fn lost_set_is_in_doubt_before_its_loss_is_handled() {
+        let (cleanup, mut nodes) = scene(one_node());
+        let doubt = |nodes: &Fleet| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == 7);
+        assert!(doubt(&nodes).is_none());
+        nodes[0].pipeline.sent(Request::Round(7), NOW);
+        assert!(doubt(&nodes).is_some());
+        nodes[0].pipeline.lose(Vec::new());
+        assert!(doubt(&nodes).is_some_and(|doubt| !doubt.origins.is_empty()));
+    }
+
+    /// What a lease brings from another engine must not be forgotten, however much is owed: the
+    /// node's copy does not count although no connection is named.
+    #[test]
+    fn adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
+        let (mut cleanup, mut nodes) = scene(one_node());
+        for number in 0..debts::DEBTS_KEPT_MAX as u32 {
+            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
+        }
+        assert!(cleanup.owed_to(0).owes_too_much() && nodes[0].guard.quarantine_at(NOW).is_none());
+        let uncounted = Duration::from_secs(30);
+        let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
+        let adopted = claim(u32::MAX);
+        let (resource, ttl) = (Resource::new("key").unwrap(), adopted.ttl);
+        let lease = Lease::restored(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));
+        let lease = lease.with_past(ttl, NodeSet::one(0), vec![doubt]);
+        cleanup.take_doubts(NOW, &mut nodes, &lease);
+        // Either it is kept, or the node is in quarantine.
+        let is_doubted = cleanup.owed_to(0).is_doubted(NOW, adopted.token, Kind::Extend);
+        assert!(is_doubted || nodes[0].guard.is_quarantined(NOW), "its copy counts");
+    }
+}
