@@ -207,13 +207,13 @@ impl LoopWork {
             Watch::Ready(until) => {
                 let voter = |node: NodeStatus| Voter {
                     state: node.state,
-                    quarantine: node.quarantine.map(|quarantine| quarantine.ready_in),
+                    counts_in: node.quarantine.map(|quarantine| quarantine.ready_in),
                 };
                 let voters: Vec<_> = engine.statuses().map(voter).collect();
                 let quorum = engine.config().quorum();
                 match readiness::judge(self.now, until, quorum, &voters) {
                     Verdict::Ready => Some(Outcome::Ready(Ok(()))),
-                    Verdict::Waits(look_at) => {
+                    Verdict::NotYet(look_at) => {
                         watching.look_at = Some(look_at);
                         None
                     }

@@ -13,14 +13,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(super) struct Voter {
     pub(super) state: NodeState,
     /// For how long its votes will not count.
-    pub(super) quarantine: Option<Duration>,
+    pub(super) counts_in: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ready,
     /// It is worth waiting: look again after the next event, and at this moment.
-    Waits(Moment),
+    NotYet(Moment),
     /// The wait is over.
     Late,
     /// The quarantine of too many masters outlasts the wait.
@@ -35,7 +35,7 @@ pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter])
     }
     let left = until.since(now);
     let outlasts = |voter: &&Voter| {
-        voter.state != NodeState::Ready && voter.quarantine.is_some_and(|ends_in| ends_in > left)
+        voter.state != NodeState::Ready && voter.counts_in.is_some_and(|counts_in| counts_in > left)
     };
     if voters.len() - voters.iter().filter(outlasts).count() < quorum {
         return Verdict::Never;
@@ -43,8 +43,8 @@ pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter])
     if left.is_zero() {
         return Verdict::Late;
     }
-    let ends = voters.iter().filter_map(|voter| voter.quarantine);
-    Verdict::Waits(ends.map(|ends_in| now.after(ends_in.max(LOOK_AGAIN))).fold(until, Moment::min))
+    let ends = voters.iter().filter_map(|voter| voter.counts_in);
+    Verdict::NotYet(ends.map(|ends_in| now.after(ends_in.max(LOOK_AGAIN))).fold(until, Moment::min))
 }
 
 #[cfg(test)]
@@ -54,12 +54,12 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn at(state: NodeState) -> Voter {
-        Voter { state, quarantine: None }
+        Voter { state, counts_in: None }
     }
 
     fn quarantined(millis: u64) -> Voter {
-        let quarantine = Some(Duration::from_millis(millis));
-        Voter { state: NodeState::Quarantined, quarantine }
+        let counts_in = Some(Duration::from_millis(millis));
+        Voter { state: NodeState::Quarantined, counts_in }
     }
 
     #[test]
@@ -70,18 +70,18 @@ mod tests {
         let table = [
             (vec![at(Ready), at(Ready), at(Connecting)], Verdict::Ready),
             (vec![at(Ready), at(Ready), quarantined(9_000)], Verdict::Ready),
-            (vec![at(Ready), at(Connecting), at(BackOff)], Verdict::Waits(until)),
-            (vec![at(Idle), at(Handshaking), at(BackOff)], Verdict::Waits(until)),
+            (vec![at(Ready), at(Connecting), at(BackOff)], Verdict::NotYet(until)),
+            (vec![at(Idle), at(Handshaking), at(BackOff)], Verdict::NotYet(until)),
             (
                 vec![at(Ready), quarantined(300), quarantined(9_000)],
-                Verdict::Waits(now.after(Duration::from_millis(300))),
+                Verdict::NotYet(now.after(Duration::from_millis(300))),
             ),
             (
                 vec![at(Ready), quarantined(0), quarantined(300)],
-                Verdict::Waits(now.after(LOOK_AGAIN)),
+                Verdict::NotYet(now.after(LOOK_AGAIN)),
             ),
             (vec![at(Ready), quarantined(1_001), quarantined(9_000)], Verdict::Never),
-            (vec![at(BackOff), quarantined(9_000), at(BackOff)], Verdict::Waits(until)),
+            (vec![at(BackOff), quarantined(9_000), at(BackOff)], Verdict::NotYet(until)),
         ];
         for (at, (voters, expected)) in table.into_iter().enumerate() {
             assert_eq!(judge(now, until, 2, &voters), expected, "row {at}");

@@ -20,9 +20,7 @@ use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
 use crate::outcome::{NodeOutcome, printable};
-use crate::proto::{
-    Action, Cancelled, Command, Done, Engine, Lease, NodeEvent, NodeSet, Notice, OpId, Wait,
-};
+use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeEvent, NodeSet, Notice, OpId};
 use crate::resp::{self, Protocol};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
@@ -383,7 +381,7 @@ impl Driver {
                 Some(Action::Send { nodes, command }) => {
                     let start = self.batch.len();
                     resp::encode(&command, &mut self.batch);
-                    if let Command::Wait(Wait::Hello) = command {
+                    if command.changes_to_resp3() {
                         for node in nodes.iter() {
                             if let Some(socket) = &mut self.nodes[node].socket {
                                 socket.reader.speak(Protocol::Resp3);

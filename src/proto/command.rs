@@ -171,6 +171,12 @@ pub struct TrialFirst<'a> {
 }
 
 impl<'a> Command<'a> {
+    /// Whether the server's replies are in RESP3 from this command's on, if it takes it.
+    #[inline]
+    pub(crate) fn changes_to_resp3(&self) -> bool {
+        matches!(self, Command::Wait(Wait::Hello))
+    }
+
     /// The same command with a trial before it, if it is one that has a trial.
     #[cold]
     pub(super) fn tried(mut self, key: &'a Resource, which: Trial) -> Command<'a> {
@@ -332,7 +338,7 @@ pub enum Push<'a> {
     /// The connection listens to this channel. It answers `SUBSCRIBE`, in its place.
     Subscribed(&'a [u8]),
     /// A message on a channel.
-    Told {
+    Message {
         /// The channel's name.
         channel: &'a [u8],
         /// The message.

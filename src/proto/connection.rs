@@ -10,7 +10,7 @@ use super::kind::{Answer, Kind, Lost};
 use super::node::{Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
-use super::request::{InFlight, Request, WaitCommand};
+use super::request::{InFlight, Question, Request, WaitCommand};
 use super::wait::{Cx, WaitQueues};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;
@@ -212,7 +212,9 @@ impl Engine {
             Some(InFlight { request: Request::Kill(connection), .. }) => {
                 self.cleanup.handle_killed(now, &mut self.nodes[node], connection, reply)
             }
-            Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
+            Some(InFlight { request: Request::About(question), sent_at }) => {
+                self.nodes[node].handle_reply(now, question, sent_at, reply)
+            }
             None => self.nodes[node].handle_unasked(reply),
         };
         if !matches!(effect, Effect::Nothing) {
@@ -237,7 +239,9 @@ impl Engine {
                     let kills = self.cleanup.node_ready(now, &self.nodes[node], &recognised);
                     self.nodes.kill(node, kills);
                     if recognised.is_news {
-                        self.nodes.outbox.push_back(Outgoing::Sight(node));
+                        self.nodes
+                            .outbox
+                            .push_back(Outgoing::Ask(NodeSet::one(node), Question::Sight));
                     }
                     self.settle_debts(now, node);
                     // After the commands that waited.

@@ -62,9 +62,7 @@ impl Engine {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
-        if self.cleanup.may_owe() {
-            self.cleanup.keep(now, token, ttl);
-        }
+        self.cleanup.keep(now, token, ttl);
         let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         self.operations.set_timer(op, until);

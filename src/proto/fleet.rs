@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::command::{ReleaseWith, Trial};
 use super::limits::ROUNDS_USUAL;
-use super::node::{Node, NodeStatus, Process, Recognised, SILENCE_MAX, State, is_forbidden};
+use super::node::{Node, Process, Recognised, SILENCE_MAX, State, is_forbidden};
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
-use super::request::{InFlight, Request};
+use super::request::{InFlight, Question, Request};
+use super::status::NodeStatus;
 use super::trial::Trials;
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
@@ -217,32 +218,10 @@ impl Fleet {
     /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
     fn withdraw(&mut self, node: usize) -> Vec<usize> {
         let mut unsent = Vec::new();
-        self.outbox.retain_mut(|outgoing| match outgoing {
-            Outgoing::Connect(other)
-            | Outgoing::Beside(other)
-            | Outgoing::Handshake(other, _)
-            | Outgoing::Kill(other, _)
-            | Outgoing::Probe(other, _)
-            | Outgoing::Sight(other)
-            | Outgoing::Wait(other, _) => *other != node,
-            Outgoing::HandOn(other, round, _) => {
-                if *other == node {
-                    unsent.push(*round);
-                }
-                *other != node
-            }
-            Outgoing::Close(_) => true,
-            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
-                nodes.remove(node);
-                !nodes.is_empty()
-            }
-            Outgoing::Round(nodes, round) | Outgoing::Raise(nodes, round) => {
-                if nodes.contains(node) {
-                    nodes.remove(node);
-                    unsent.push(*round);
-                }
-                !nodes.is_empty()
-            }
+        self.outbox.retain_mut(|outgoing| {
+            let (is_left, lost) = outgoing.withdraw(node);
+            unsent.extend(lost);
+            is_left
         });
         unsent
     }
@@ -279,7 +258,8 @@ impl Fleet {
     /// The node is connected: the handshake begins.
     pub(super) fn greet(&mut self, node: usize) {
         let steps = self.nodes[node].steps();
-        self.outbox.extend(steps.map(|step| Outgoing::Handshake(node, step)));
+        self.outbox
+            .extend(steps.map(|step| Outgoing::Ask(NodeSet::one(node), Question::Handshake(step))));
         self.next_check_at = None;
     }
 
@@ -362,10 +342,10 @@ impl Fleet {
             }
         }
         if !clocks.is_empty() {
-            self.outbox.push_back(Outgoing::Time(clocks));
+            self.outbox.push_back(Outgoing::Ask(clocks, Question::Time));
         }
         if !roles.is_empty() {
-            self.outbox.push_back(Outgoing::Role(roles));
+            self.outbox.push_back(Outgoing::Ask(roles, Question::Role));
         }
         let due = self.nodes.iter().filter_map(|node| node.guard.check_due(now)).min();
         self.next_check_at = Some(due.unwrap_or(Moment::END));
@@ -387,7 +367,7 @@ impl Fleet {
             }
         }
         if !clocks.is_empty() {
-            self.outbox.push_back(Outgoing::Time(clocks));
+            self.outbox.push_back(Outgoing::Ask(clocks, Question::Time));
         }
         // A node that is connected later is asked then.
         let due = self.open.iter().map(|node| self.nodes[node].guard.look_due(now)).min();
@@ -527,7 +507,7 @@ impl Fleet {
     pub(super) fn probe(&mut self, node: usize) {
         let native = self.nodes[node].guard.native_release();
         if native != ReleaseWith::Script {
-            self.outbox.push_back(Outgoing::Probe(node, native));
+            self.outbox.push_back(Outgoing::Ask(NodeSet::one(node), Question::Probe(native)));
         }
     }
 

@@ -70,13 +70,13 @@ pub use fleet::Fleet;
 pub use lease::{Lease, Released};
 pub use limits::OPERATIONS_MAX;
 pub(crate) use node::foreign;
-pub use node::{ErrorCounts, Node, NodeState, NodeStatus};
+pub use node::{ErrorCounts, Node};
 pub use notices::Notice;
 pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
 pub use release::ReleaseHow;
-pub use status::{Obstacle, Waits};
+pub use status::{NodeState, NodeStatus, Obstacle, Waits};
 pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 
@@ -444,29 +444,14 @@ impl Engine {
                 Some(Action::ConnectBeside { node, silent_since })
             }
             Outgoing::Close(node) => Some(Action::Close { node }),
-            Outgoing::Handshake(node, step) => {
-                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Handshake(step));
-                Some(Action::Send { nodes, command: self.nodes[node].step_command(step) })
-            }
             Outgoing::Kill(node, connection) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Kill(connection));
                 Some(Action::Send { nodes, command: Command::Kill { connection } })
             }
-            Outgoing::Probe(node, with) => {
-                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Probe(with));
-                Some(Action::Send { nodes, command: self.nodes[node].probe_command(with) })
-            }
-            Outgoing::Sight(node) => {
-                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Sight);
-                Some(Action::Send { nodes, command: self.nodes[node].guard.sight_command() })
-            }
-            Outgoing::Time(nodes) => {
-                let nodes = self.nodes.hand_out(now, nodes, Request::Time);
-                Some(Action::Send { nodes, command: Command::Time })
-            }
-            Outgoing::Role(nodes) => {
-                let nodes = self.nodes.hand_out(now, nodes, Request::Role);
-                Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
+            Outgoing::Ask(nodes, question) => {
+                let nodes = self.nodes.hand_out(now, nodes, Request::About(question));
+                let node = nodes.iter().next().expect("it is for a node");
+                Some(Action::Send { nodes, command: self.nodes[node].question_command(question) })
             }
             Outgoing::Round(nodes, round) => {
                 let kind = self.rounds[round].kind;
@@ -774,21 +759,7 @@ impl Engine {
     pub fn unanswered(&self) -> usize {
         let owed = |node| self.cleanup.owed_to(node).awake_at(self.last_now);
         let waiting = |node: &Node| node.pipeline.unanswered() + owed(node.index);
-        let sending = self.nodes.outbox.iter().map(|outgoing| match outgoing {
-            Outgoing::Round(nodes, _)
-            | Outgoing::Raise(nodes, _)
-            | Outgoing::Time(nodes)
-            | Outgoing::Role(nodes) => nodes.len(),
-            Outgoing::Kill(..)
-            | Outgoing::Probe(..)
-            | Outgoing::Sight(..)
-            | Outgoing::HandOn(..)
-            | Outgoing::Wait(..) => 1,
-            Outgoing::Connect(_)
-            | Outgoing::Beside(_)
-            | Outgoing::Close(_)
-            | Outgoing::Handshake(..) => 0,
-        });
+        let sending = self.nodes.outbox.iter().map(Outgoing::commands);
         self.nodes.iter().map(waiting).chain(sending).sum()
     }
 

@@ -1,7 +1,7 @@
 //! What is to be sent, or done with a connection.
 
-use super::command::{ReleaseWith, Tell};
-use super::request::{Step, WaitCommand};
+use super::command::Tell;
+use super::request::{Question, WaitCommand};
 use crate::quorum::NodeSet;
 
 /// What is to be sent, or done with a connection.
@@ -10,13 +10,8 @@ pub(crate) enum Outgoing {
     /// A second connection, to see whether the server answers there.
     Beside(usize),
     Close(usize),
-    Handshake(usize, Step),
+    Ask(NodeSet, Question),
     Kill(usize, i64),
-    Probe(usize, ReleaseWith),
-    /// That this client has seen the node's promoted server.
-    Sight(usize),
-    Time(NodeSet),
-    Role(NodeSet),
     Round(NodeSet, usize),
     Raise(NodeSet, usize),
     /// The release of this round at a gate, and what becomes of the queue.
@@ -26,3 +21,43 @@ pub(crate) enum Outgoing {
 
 // Each command to all nodes is one.
 const _: () = assert!(size_of::<Outgoing>() <= 24);
+
+impl Outgoing {
+    /// Withdraws what it has for this node. Returns whether anything is left, and the round that
+    /// has lost a command.
+    pub(super) fn withdraw(&mut self, node: usize) -> (bool, Option<usize>) {
+        match self {
+            Outgoing::Connect(other)
+            | Outgoing::Beside(other)
+            | Outgoing::Kill(other, _)
+            | Outgoing::Wait(other, _) => (*other != node, None),
+            Outgoing::HandOn(other, round, _) => {
+                (*other != node, (*other == node).then_some(*round))
+            }
+            Outgoing::Close(_) => (true, None),
+            Outgoing::Ask(nodes, _) => {
+                nodes.remove(node);
+                (!nodes.is_empty(), None)
+            }
+            Outgoing::Round(nodes, round) | Outgoing::Raise(nodes, round) => {
+                let lost = nodes.contains(node).then_some(*round);
+                nodes.remove(node);
+                (!nodes.is_empty(), lost)
+            }
+        }
+    }
+
+    /// How many commands it is, without those of handshakes.
+    pub(super) fn commands(&self) -> usize {
+        match self {
+            Outgoing::Connect(_)
+            | Outgoing::Beside(_)
+            | Outgoing::Close(_)
+            | Outgoing::Ask(_, Question::Handshake(_)) => 0,
+            Outgoing::Ask(nodes, _) | Outgoing::Round(nodes, _) | Outgoing::Raise(nodes, _) => {
+                nodes.len()
+            }
+            Outgoing::Kill(..) | Outgoing::HandOn(..) | Outgoing::Wait(..) => 1,
+        }
+    }
+}

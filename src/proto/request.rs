@@ -7,19 +7,12 @@ use crate::moment::Moment;
 /// What a reply answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request {
-    Handshake(Step),
+    About(Question),
     Round(usize),
     /// The same, with a trial of the commands of this kind of lock before it.
     Trialled(usize),
     /// A fenced round's raise.
     Raise(usize),
-    Time,
-    /// Whether the server is still a master, and of which history.
-    Role,
-    /// Whether this user may run the native release command.
-    Probe(ReleaseWith),
-    /// That this client has seen the promoted server (R33).
-    Sight,
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// The release of this round at a gate.
@@ -48,6 +41,19 @@ impl Request {
             _ => None,
         }
     }
+}
+
+/// What a node is asked or told about its server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Question {
+    Handshake(Step),
+    Time,
+    /// Whether the server is still a master, and of which history.
+    Role,
+    /// Whether this user may run the native release command.
+    Probe(ReleaseWith),
+    /// That this client has seen the promoted server (R33).
+    Sight,
 }
 
 #[derive(Debug, Clone, Copy)]

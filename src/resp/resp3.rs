@@ -150,7 +150,7 @@ pub(super) fn push(bytes: &[u8]) -> Result<Option<(Push<'_>, usize)>, ProtocolEr
         }
         (Some(b"message"), Some(channel), Some(message), None) => {
             match (bulk(channel), bulk(message)) {
-                (Some(channel), Some(message)) => Push::Told { channel, message },
+                (Some(channel), Some(message)) => Push::Message { channel, message },
                 _ => Push::Other,
             }
         }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn pushes_and_replies_are_the_same_however_they_are_cut() {
-        let told = Push::Told { channel: b"c", message: b"gk" };
+        let told = Push::Message { channel: b"c", message: b"gk" };
         let items = [
             (HELLO.to_owned(), format!("{:?}", Reply::Map)),
             ("%0\r\n".into(), format!("{:?}", Reply::Map)),

@@ -603,14 +603,14 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
 
 #[test]
 fn w6_pushes_that_make_no_sense_end_the_connection() {
-    let told = |message: &'static [u8]| Push::Told { channel: b"", message };
+    let told = |message: &'static [u8]| Push::Message { channel: b"", message };
     let table = [told(b"xresource"), told(b"g"), told(b""), told(b"tt"), Push::Other];
     for push in table {
         let mut s = queueing();
         let gate = standing(&mut s, 5, HELD);
         let channel = s.channel.clone();
         let push = match push {
-            Push::Told { message, .. } => Push::Told { channel: &channel, message },
+            Push::Message { message, .. } => Push::Message { channel: &channel, message },
             other => other,
         };
         s.engine.handle_push(s.now, gate, push);
@@ -618,7 +618,7 @@ fn w6_pushes_that_make_no_sense_end_the_connection() {
     }
     let mut s = queueing();
     let gate = standing(&mut s, 5, HELD);
-    let push = Push::Told { channel: b"muxlock:another", message: b"gresource" };
+    let push = Push::Message { channel: b"muxlock:another", message: b"gresource" };
     s.engine.handle_push(s.now, gate, push);
     assert!(s.drain().contains(&Acted::Close(gate)));
 }

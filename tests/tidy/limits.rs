@@ -65,7 +65,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of waiting that name it",
         count: |it| it.files_that_name(&WAITING),
-        limit: 16,
+        limit: 10,
         goal: 10,
         advice: NAMED,
     },

@@ -165,7 +165,7 @@ impl Cleanup {
     }
 
     /// The lock was extended: debts that wait for its end are kept as long.
-    #[cold]
+    #[inline]
     pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         for node in self.indebted.iter() {
             self.debts[node].keep(now, token, ttl);

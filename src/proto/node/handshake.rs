@@ -3,10 +3,8 @@
 use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerCommand, ServerErrorKind, Unfit};
-use crate::proto::command::{
-    Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo, Trial,
-};
-use crate::proto::request::Step;
+use crate::proto::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo, Trial};
+use crate::proto::request::{Question, Step};
 
 /// The steps that every connection takes, in order.
 const COMMON: [Step; 7] = [
@@ -30,7 +28,17 @@ impl Node {
         first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([Step::Probe])
     }
 
-    pub(crate) fn step_command(&self, step: Step) -> Command<'_> {
+    pub(crate) fn question_command(&self, question: Question) -> Command<'_> {
+        match question {
+            Question::Handshake(step) => self.step_command(step),
+            Question::Time => Command::Time,
+            Question::Role => Command::Info(Section::Replication),
+            Question::Probe(with) => Command::Probe { key: self.config.probe_key.as_bytes(), with },
+            Question::Sight => self.guard.sight_command(),
+        }
+    }
+
+    fn step_command(&self, step: Step) -> Command<'_> {
         match step {
             Step::Authenticate => Command::Authenticate(Credentials {
                 user: self.guard.settings().user.as_deref(),
@@ -50,10 +58,6 @@ impl Node {
                 },
             },
         }
-    }
-
-    pub(crate) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
-        Command::Probe { key: self.config.probe_key.as_bytes(), with }
     }
 
     pub(super) fn handle_greeting(

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Node, NodeState};
+use super::Node;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
+use crate::proto::status::NodeState;
 use crate::proto::timer::between;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
@@ -310,9 +311,7 @@ impl Node {
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Handshaking { deadline };
         (self.link.is_heard, self.link.foreign) = (false, None);
-        self.guard.identity.reconnect();
-        self.guard.clock.reconnect(now);
-        self.guard.sightings.reconnect();
+        self.guard.reconnect(now);
         self.suspicion.reconnect();
         self.pipeline.forget_least_latency();
         Some(deadline)

@@ -26,13 +26,11 @@ use suspicion::Suspicion;
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::kind::Vote;
 use super::notices::Notice;
-use super::request::{InFlight, Request};
-use super::status::Waits;
+use super::request::Question;
+use super::status::{NodeState, NodeStatus};
 use crate::config::Config;
 use crate::moment::Moment;
-use crate::outcome::{
-    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
-};
+use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, QuarantineCause, Unfit};
 
 /// What to try if a server ended the connection without a word.
 const MAYBE_TLS: &str = "it closed the connection before it said a word: nothing may listen behind \
@@ -139,24 +137,21 @@ impl Node {
         self.link.fail(now, outcome, random)
     }
 
-    /// The reply to a request that belongs to no round.
+    /// The reply to a question about the server.
     #[inline]
-    pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
-        let InFlight { request, sent_at } = asked;
-        match request {
-            Request::Round(_)
-            | Request::Trialled(_)
-            | Request::Raise(_)
-            | Request::HandOn(_)
-            | Request::Kill(_)
-            | Request::Wait(_) => {
-                unreachable!("the engine handles it")
-            }
-            Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
-            Request::Time => self.handle_time(now, sent_at, reply),
-            Request::Role => self.handle_role(reply),
-            Request::Probe(with) => self.handle_probed(with, reply),
-            Request::Sight => self.handle_sighted(reply),
+    pub(super) fn handle_reply(
+        &mut self,
+        now: Moment,
+        asked: Question,
+        sent_at: Moment,
+        reply: Reply,
+    ) -> Effect {
+        match asked {
+            Question::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
+            Question::Time => self.handle_time(now, sent_at, reply),
+            Question::Role => self.handle_role(reply),
+            Question::Probe(with) => self.handle_probed(with, reply),
+            Question::Sight => self.handle_sighted(reply),
         }
     }
 
@@ -501,70 +496,4 @@ impl Node {
         let password = self.config.nodes[self.index].password.as_deref();
         self.link.keep_foreign(errors::foreign(bytes, password).map(Arc::from));
     }
-}
-
-/// The state of a node, for monitoring.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct NodeStatus {
-    /// The node's index in the configuration, from 0.
-    pub node: usize,
-    /// Its address, without credentials.
-    pub address: Arc<str>,
-    /// The state of its connection.
-    pub state: NodeState,
-    /// Its result in the last round, and how long that took from the round's start. The time is
-    /// `None` if the node was not asked, or if its answer came when no call read it: it was read
-    /// later, and nothing says when it came.
-    pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
-    /// Why its last connection ended or failed, if one did.
-    pub last_failure: Option<NodeOutcome>,
-    /// The last error message of the server, or the words for its last failure, whichever was
-    /// later. Passwords and anything like a token are masked.
-    pub last_message: Option<Arc<str>>,
-    /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
-    /// replies that the client read late, without knowing when they arrived.
-    pub latency: Option<Duration>,
-    /// Commands sent and not answered.
-    pub in_flight: usize,
-    /// Releases that are still to be sent to this node: of failed attempts and of locks that were
-    /// released or dropped.
-    pub debts: usize,
-    /// Why and for how long its votes do not count, if it is in quarantine.
-    pub quarantine: Option<Quarantine>,
-    /// Product and version of the server, if it reports them.
-    pub server_version: Option<Arc<str>>,
-    /// The random id of the server process, if it reports one.
-    pub run_id: Option<Arc<str>>,
-    /// The command used for releases on this connection: the script, until a trial has shown that a
-    /// native command works.
-    pub release_with: ReleaseWith,
-    /// The errors of this server, by kind.
-    pub errors: ErrorCounts,
-    /// Commands that it did not answer in time, and connections that were not made in time.
-    pub timeouts: u64,
-    /// Connections that its machine refused: no server listens at the address.
-    pub refused: u64,
-    /// Whether this client can wait in a queue on this node.
-    pub waits: Waits,
-}
-
-/// The state of a node's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeState {
-    /// No call has needed the node yet, so the client has not connected.
-    Idle,
-    /// The host name is being looked up, or the connection is being established.
-    Connecting,
-    /// The connection is established; the handshake is in progress.
-    Handshaking,
-    /// The node votes.
-    Ready,
-    /// The node is connected, but may have forgotten a lock that is still held: its answers do not
-    /// count.
-    Quarantined,
-    /// The last connection failed or was lost, or the client refused the server. Until the next
-    /// connection, the node gives no vote.
-    BackOff,
 }

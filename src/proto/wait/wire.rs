@@ -223,11 +223,11 @@ impl WaitQueues {
     /// The server has sent something that is no reply. Returns whether it makes sense.
     pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
         match push {
-            Push::Told { channel, message } if self.local.desk.is_own_channel(channel) => {
+            Push::Message { channel, message } if self.local.desk.is_own_channel(channel) => {
                 return self.handle_told(cx, node, message);
             }
             Push::Changed(key) => self.local.handle_changed(cx, node, key),
-            Push::AllChanged | Push::Subscribed(_) | Push::Told { .. } | Push::Other => {
+            Push::AllChanged | Push::Subscribed(_) | Push::Message { .. } | Push::Other => {
                 return false;
             }
         }

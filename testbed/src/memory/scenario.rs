@@ -313,7 +313,7 @@ impl Scenario {
     /// Says this on the engine's channel.
     pub fn tell(&mut self, node: usize, message: &str) {
         let (channel, message) = (self.channel.clone(), message.as_bytes());
-        let push = Push::Told { channel: &channel, message };
+        let push = Push::Message { channel: &channel, message };
         self.engine.handle_push(self.now, node, push);
     }
 

@@ -14,6 +14,7 @@ use sighting::Sightings;
 
 use super::{Effect, Node, is_forbidden};
 use crate::config::{Config, NodeConfig, RestartGuard};
+use crate::moment::Moment;
 use crate::proto::command::Command;
 
 /// What is known of the server behind a node's address.
@@ -51,6 +52,13 @@ impl Guard {
     /// The name of its process, as all clients see it.
     pub(crate) fn name(&self) -> &[u8] {
         self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
+    }
+
+    /// A new connection: nothing is known of the server behind it.
+    pub(crate) fn reconnect(&mut self, now: Moment) {
+        self.identity.reconnect();
+        self.clock.reconnect(now);
+        self.sightings.reconnect();
     }
 
     /// What the server is to store about its promotion.
