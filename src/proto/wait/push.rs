@@ -1,4 +1,8 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
+//!
+//! A message is a letter and a key. `g`: take the lock now. `p`: this place is the first; look at
+//! the lock. `n`: it is the second. `o`: another client has overtaken it; queue up again. `a`: say
+//! so if you no longer wait. `queue_up.lua`, `step_out.lua` and `hand_on.lua` send them.
 
 use super::{Cx, Free, LocalQueues};
 use crate::proto::command::Step;
