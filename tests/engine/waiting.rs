@@ -1264,6 +1264,29 @@ fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
     }
 }
 
+/// Its engine has the lock: an answer that was on its way starts no round of the next.
+#[test]
+fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    patient(&mut s);
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+    s.allow_waits(gate);
+    s.drain();
+    s.reply(gate, place(7, HELD));
+    s.pass(Duration::from_millis(75));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "the slow look");
+    s.tell(gate, "gresource");
+    assert!(sets(&s.drain()));
+    s.replies((0..NODES).filter(|node| *node != gate), Reply::Ok);
+    let lease = s.acquired().expect("the others are a quorum");
+    s.drain();
+    s.reply(gate, place(0, ABSENT));
+    assert_eq!(s.drain(), []);
+    assert!(lease.is_valid_at(s.now));
+}
+
 /// Who was granted something by some may have met others, who all try again.
 #[test]
 fn w11_after_a_split_vote_it_pauses_before_it_looks() {
