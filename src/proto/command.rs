@@ -332,17 +332,36 @@ impl Channel {
     }
 }
 
+/// What a master says of a client's place in a queue (W6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wakeup {
+    /// The lock was released: take it now.
+    TakeNow,
+    /// The place is the first now: look at the lock.
+    First,
+    /// The place is the second now: look at the lock if the first does not take it.
+    Second,
+    /// Another client has overtaken it: queue up again.
+    Overtaken,
+    /// Does it still wait? If not, it leaves its place.
+    Asked,
+}
+
 /// What a server sends that is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Push<'a> {
     /// The connection listens to this channel. It answers `SUBSCRIBE`, in its place.
     Subscribed(&'a [u8]),
-    /// A message on a channel.
-    Message {
-        /// The channel's name.
+    /// The trial of this channel, which its client asked for (W4).
+    Trial(&'a [u8]),
+    /// A message about a place in a queue (W6).
+    Notified {
+        /// The channel of the client that has the place.
         channel: &'a [u8],
-        /// The message.
-        message: &'a [u8],
+        /// What has happened.
+        what: Wakeup,
+        /// The key of the lock.
+        key: &'a [u8],
     },
     /// A watched key was changed, has expired, or is no longer watched.
     Changed(&'a [u8]),

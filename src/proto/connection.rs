@@ -435,11 +435,7 @@ impl Engine {
             };
             is_late = true;
             self.nodes[node].note_timeout();
-            if let Request::Round(round)
-            | Request::Trialled(round)
-            | Request::Raise(round)
-            | Request::HandOn(round) = late
-            {
+            if let Some((round, _)) = late.lost() {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
         }

@@ -62,7 +62,7 @@ pub use crate::validity::Ttl;
 pub use command::{
     Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
     Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
-    Trial, TrialFirst, Wait,
+    Trial, TrialFirst, Wait, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;

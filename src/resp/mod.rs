@@ -35,3 +35,4 @@ pub(crate) use scripts::{
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 #[cfg(feature = "testing")]
 pub(crate) use trial::{TRIAL, without_trial};
+pub use wait::message;

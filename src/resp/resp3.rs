@@ -8,6 +8,7 @@
 
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, number, text_length};
+use super::wait;
 use crate::outcome::ProtocolError;
 use crate::proto::Push;
 
@@ -150,7 +151,7 @@ pub(super) fn push(bytes: &[u8]) -> Result<Option<(Push<'_>, usize)>, ProtocolEr
         }
         (Some(b"message"), Some(channel), Some(message), None) => {
             match (bulk(channel), bulk(message)) {
-                (Some(channel), Some(message)) => Push::Message { channel, message },
+                (Some(channel), Some(message)) => wait::message(channel, message),
                 _ => Push::Other,
             }
         }
@@ -201,7 +202,7 @@ fn content(frame: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::Reply;
+    use crate::proto::{Reply, Wakeup};
     use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
 
     type Read = (Vec<String>, Option<ProtocolError>);
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn pushes_and_replies_are_the_same_however_they_are_cut() {
-        let told = Push::Message { channel: b"c", message: b"gk" };
+        let told = Push::Notified { channel: b"c", what: Wakeup::TakeNow, key: b"k" };
         let items = [
             (HELLO.to_owned(), format!("{:?}", Reply::Map)),
             ("%0\r\n".into(), format!("{:?}", Reply::Map)),

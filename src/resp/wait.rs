@@ -1,11 +1,11 @@
-//! The commands of who waits, to bytes.
+//! The commands of clients that wait, to bytes, and what they are told, from bytes.
 
 use std::sync::LazyLock;
 
 use bytes::{BufMut, BytesMut};
 
 use super::words::{append, append_word, decimal, eval_head};
-use crate::proto::{Step, Tell, Wait};
+use crate::proto::{Push, Step, Tell, Wait, Wakeup};
 
 pub(crate) const QUEUE_UP: &str = include_str!("../scripts/queue_up.lua").trim_ascii_end();
 pub(crate) const HAND_ON: &str = include_str!("../scripts/hand_on.lua").trim_ascii_end();
@@ -20,6 +20,23 @@ const QUEUE_TAIL: &[u8] = b":muxlock:queue";
 const LEASE_MS: &[u8] = b"20000";
 /// The most engines in a queue (W14). The script says this place to one that is not in it.
 const PLACES_MAX: &[u8] = b"1023";
+
+/// A message on a channel: a letter, and a key behind it.
+pub fn message<'a>(channel: &'a [u8], message: &'a [u8]) -> Push<'a> {
+    let what = match message.first() {
+        Some(b't') if message.len() == 1 => return Push::Trial(channel),
+        Some(b'g') => Wakeup::TakeNow,
+        Some(b'p') => Wakeup::First,
+        Some(b'n') => Wakeup::Second,
+        Some(b'o') => Wakeup::Overtaken,
+        Some(b'a') => Wakeup::Asked,
+        _ => return Push::Other,
+    };
+    match &message[1..] {
+        [] => Push::Other,
+        key => Push::Notified { channel, what, key },
+    }
+}
 
 pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
     match wait {

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
+use muxlock::resp;
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
     Waiting, Waits as Ability,
@@ -603,22 +604,17 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
 
 #[test]
 fn w6_pushes_that_make_no_sense_end_the_connection() {
-    let told = |message: &'static [u8]| Push::Message { channel: b"", message };
-    let table = [told(b"xresource"), told(b"g"), told(b""), told(b"tt"), Push::Other];
-    for push in table {
+    for message in [Some("xresource"), Some("g"), Some(""), Some("tt"), None] {
         let mut s = queueing();
         let gate = standing(&mut s, 5, HELD);
         let channel = s.channel.clone();
-        let push = match push {
-            Push::Message { message, .. } => Push::Message { channel: &channel, message },
-            other => other,
-        };
-        s.engine.handle_push(s.now, gate, push);
-        assert!(s.drain().contains(&Acted::Close(gate)), "{push:?}");
+        let push = message.map(|message| resp::message(&channel, message.as_bytes()));
+        s.engine.handle_push(s.now, gate, push.unwrap_or(Push::Other));
+        assert!(s.drain().contains(&Acted::Close(gate)), "{message:?}");
     }
     let mut s = queueing();
     let gate = standing(&mut s, 5, HELD);
-    let push = Push::Message { channel: b"muxlock:another", message: b"gresource" };
+    let push = resp::message(b"muxlock:another", b"gresource");
     s.engine.handle_push(s.now, gate, push);
     assert!(s.drain().contains(&Acted::Close(gate)));
 }

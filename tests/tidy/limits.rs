@@ -114,7 +114,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "bytes of the wire in proto",
         count: Library::bytes_in_proto,
-        limit: 27,
+        limit: 5,
         goal: 0,
         advice: "decode in resp, and give proto an enum",
     },

@@ -73,13 +73,11 @@ impl LocalQueues {
             // No other client is known to wait: count, if this line is about to take it again or
             // has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
-                true if is_awaited => {
-                    Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
-                }
+                true if is_awaited => Hand { gates: self.counted_gate(cx, key), ..Hand::NONE },
                 true => {
                     // A node that has refused this engine for now may be the gate of others.
                     let gates = cx.nodes.open().without(self.queues.barred_for_good(key));
-                    Hand { gates, tell: Tell::Next, visit: None }
+                    Hand { gates, tell: Tell::Next, ..Hand::NONE }
                 }
                 false => Hand::NONE,
             };
@@ -88,11 +86,11 @@ impl LocalQueues {
         match stand.turn {
             // No other client stands in its queue, but one might stand in another.
             Turn::Unlimited if is_awaited => {
-                Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
+                Hand { gates: self.counted_gate(cx, key), ..Hand::NONE }
             }
             Turn::Left(left @ 1..) if is_awaited => {
                 stand.turn = Turn::Left(left - 1);
-                Hand { gates: gate, tell: Tell::Nobody, visit: None }
+                Hand { gates: gate, ..Hand::NONE }
             }
             Turn::NotYet | Turn::Unlimited | Turn::Left(_) => {
                 let mut gates = stand.gates;
@@ -105,7 +103,7 @@ impl LocalQueues {
                     let next = self.desk.choice(cx).likeliest_gate(cx.now, key);
                     gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                Hand { gates, tell: Tell::Next, visit: None }
+                Hand { gates, tell: Tell::Next, ..Hand::NONE }
             }
         }
     }

@@ -218,11 +218,8 @@ impl LocalQueues {
 
     /// The first of the line wakes up when something is due for its stand.
     pub(super) fn set_stand_timer(&mut self, number: u32) {
-        let Some(stand) = self.stands.get(number) else {
-            return;
-        };
-        if let Some(who) = self.waiting_first(stand) {
-            self.desk.sleep_until(who, stand.due());
+        if let Some(who) = self.waiting_at(number) {
+            self.desk.sleep_until(who, self.stands.stand(number).due());
         }
     }
 
@@ -364,8 +361,9 @@ impl LocalQueues {
 
     /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
     /// flight, and while its engine holds the lock.
-    pub(super) fn waiting_first(&self, stand: &Stand) -> Option<Waiter> {
-        self.queues.waiting_first(&stand.key).filter(|_| stand.held.is_none())
+    pub(super) fn waiting_at(&self, number: u32) -> Option<Waiter> {
+        let stand = self.stands.get(number).filter(|stand| stand.held.is_none())?;
+        self.queues.waiting_first(&stand.key)
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.

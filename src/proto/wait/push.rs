@@ -1,54 +1,52 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
-//!
-//! A message is a letter and a key. `g`: take the lock now. `p`: this place is the first; look at
-//! the lock. `n`: it is the second. `o`: another client has overtaken it; queue up again. `a`: say
-//! so if you no longer wait. `queue_up.lua`, `step_out.lua` and `hand_on.lua` send them.
 
 use super::{Cx, Free, LocalQueues};
-use crate::proto::command::Step;
+use crate::proto::command::{Step, Wakeup};
 use crate::resource::Resource;
 
 /// What is pushed.
 impl LocalQueues {
-    pub(super) fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, letter: u8) {
+    pub(super) fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, wakeup: Wakeup) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
-        if is_elsewhere && matches!(letter, b'n' | b'a') {
+        if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {
             // It waits, but looks after the lock at another gate.
             let key = stand.key.clone();
             return self.step_aside(cx, node, key, Step::Out);
         }
-        if letter == b'a' || stand.held.is_some() || is_elsewhere && letter != b'g' {
+        if wakeup == Wakeup::Asked
+            || stand.held.is_some()
+            || is_elsewhere && wakeup != Wakeup::TakeNow
+        {
             return;
         }
         stand.end_pauses();
-        if letter == b'o' {
+        if wakeup == Wakeup::Overtaken {
             stand.place = None;
             return self.ask_for_place(cx, number);
         }
-        stand.place = Some(if letter == b'n' { 1 } else { 0 });
-        if letter == b'g' {
+        stand.place = Some(if wakeup == Wakeup::Second { 1 } else { 0 });
+        if wakeup == Wakeup::TakeNow {
             stand.refused_in_row = 0;
             self.desk.stats.told += 1;
         }
-        let Some(stand) = self.stands.get(number) else {
-            return;
-        };
-        let Some(who) = self.waiting_first(stand) else {
+        let Some(who) = self.waiting_at(number) else {
             // This notifies the client behind one that has ended and is still listed.
-            self.stands.stand(number).has_to_ask |= letter == b'g';
+            self.stands.stand(number).has_to_ask |= wakeup == Wakeup::TakeNow;
             return;
         };
         let stand = self.stands.stand(number);
-        match letter {
-            b'g' => {
+        match wakeup {
+            Wakeup::TakeNow => {
                 stand.was_told = true;
                 self.try_now(cx, who, number);
             }
-            b'p' if stand.unheard.is_empty() && stand.armed.is_empty() => self.watch(cx, number),
-            b'p' => {}
-            _ => {
+            Wakeup::First if stand.unheard.is_empty() && stand.armed.is_empty() => {
+                self.watch(cx, number)
+            }
+            Wakeup::First => {}
+            Wakeup::Second | Wakeup::Overtaken | Wakeup::Asked => {
                 stand.free_since = Some((cx.now, 1));
                 stand.check_by(cx.now.after(wait));
                 self.set_stand_timer(number);
@@ -66,17 +64,11 @@ impl LocalQueues {
 
     /// A key that is watched for this stand may have changed.
     pub(crate) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
-        let Some(stand) = self.stands.get_mut(number) else {
+        let Some(stand) = self.stands.get_mut(number).filter(|it| it.armed.contains(node)) else {
             return;
         };
-        if !stand.armed.contains(node) {
-            return;
-        }
         stand.armed.remove(node);
-        let Some(stand) = self.stands.get(number) else {
-            return;
-        };
-        if let Some(who) = self.waiting_first(stand) {
+        if let Some(who) = self.waiting_at(number) {
             self.handle_free(cx, who, number, Free::Changed);
             self.set_stand_timer(number);
         } else {

@@ -14,7 +14,7 @@ use super::local_queue::Waiter;
 use super::row::Rows;
 use super::{AfterRelease, Cx, Order, WaitQueues};
 use crate::moment::Moment;
-use crate::proto::command::Step;
+use crate::proto::command::{Step, Wakeup};
 use crate::proto::op_id::OpId;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
@@ -575,7 +575,7 @@ impl WaitQueues {
         cx: &mut Cx<'_>,
         node: usize,
         key: &Resource,
-        letter: u8,
+        wakeup: Wakeup,
     ) -> bool {
         let Some(number) = self.visits.number_of(key) else {
             return false;
@@ -585,7 +585,7 @@ impl WaitQueues {
         };
         if visit.is_listed && visit.gate != Some(node) {
             // A place that could not be left when it moved: others come next there.
-            if letter != b'o' {
+            if wakeup != Wakeup::Overtaken {
                 self.local.step_aside(cx, node, key.clone(), Step::Out);
             }
             return true;
@@ -598,19 +598,19 @@ impl WaitQueues {
         }
         // Others stand in the same queue.
         visit.alone = 0;
-        match letter {
-            b'g' => {
+        match wakeup {
+            Wakeup::TakeNow => {
                 visit.is_told = true;
                 visit.crowd_until = Some(cx.now.after(CROWD_FOR));
                 self.local.desk.stats.told += 1;
                 self.try_visit(cx, number);
             }
-            b'p' => self.try_visit(cx, number),
-            b'o' => {
+            Wakeup::First => self.try_visit(cx, number),
+            Wakeup::Overtaken => {
                 visit.is_listed = false;
                 self.queue_visit(cx, number);
             }
-            _ => {}
+            Wakeup::Second | Wakeup::Asked => {}
         }
         true
     }

@@ -50,12 +50,10 @@ impl LocalQueues {
         self.desk.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(cx.now, place);
         stand.saw_held |= left != ABSENT;
-        let Some(stand) = self.stands.get(number) else {
+        let Some(who) = self.waiting_at(number) else {
             return;
         };
-        let Some(who) = self.waiting_first(stand) else {
-            return;
-        };
+        let stand = self.stands.stand(number);
         let heeds = self.desk.heeded(cx, stand.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = left == ABSENT && (heeds || place > 1);
@@ -109,7 +107,7 @@ impl LocalQueues {
         let deny_quorum = cx.nodes.len() - refused.len() < self.desk.config.quorum();
         let sees_all = deny_quorum && refused.without(watched).is_empty();
         let is_blind = watched.len() < WATCHED_NODES.min(cx.nodes.len()) && !sees_all;
-        let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
+        let first = self.waiting_at(number);
         let retry_at = first.filter(|_| is_blind).and_then(|who| self.retry_at(cx, who, number));
         let stand = self.stands.stand(number);
         stand.blind_until = retry_at.map(|at| stand.blind_until.unwrap_or(at));
@@ -170,21 +168,15 @@ impl LocalQueues {
         (number, watch): (u32, u32),
         left: i64,
     ) {
-        let Some(stand) = self.stands.get_mut(number).filter(|it| it.watch == watch) else {
+        let is_asked = |stand: &&mut Stand| stand.watch == watch && stand.unheard.contains(node);
+        let Some(stand) = self.stands.get_mut(number).filter(is_asked) else {
             return;
         };
-        if !stand.unheard.contains(node) {
-            return;
-        }
         stand.unheard.remove(node);
         let refused = stand.refused;
         if left == ABSENT && self.desk.heeded(cx, refused).contains(node) {
-            let stand = self.stands.stand(number);
-            stand.is_ambiguous = false;
-            let Some(stand) = self.stands.get(number) else {
-                return;
-            };
-            if let Some(who) = self.waiting_first(stand) {
+            self.stands.stand(number).is_ambiguous = false;
+            if let Some(who) = self.waiting_at(number) {
                 self.handle_free(cx, who, number, Free::Seen);
             }
             return self.set_stand_timer(number);

@@ -10,7 +10,7 @@ use super::{AfterRelease, Cx, Hand, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::proto::Action;
-use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait};
+use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait, Wakeup};
 use crate::proto::fleet::Fleet;
 use crate::proto::node::is_forbidden;
 use crate::proto::outgoing::Outgoing;
@@ -223,41 +223,34 @@ impl WaitQueues {
     /// The server has sent something that is no reply. Returns whether it makes sense.
     pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
         match push {
-            Push::Message { channel, message } if self.local.desk.is_own_channel(channel) => {
-                return self.handle_told(cx, node, message);
+            Push::Trial(channel) if self.local.desk.is_own_channel(channel) => {
+                let effect = self.local.desk.able[node].hear_trial();
+                self.follow_ability(cx, node, effect).is_ok()
             }
-            Push::Changed(key) => self.local.handle_changed(cx, node, key),
-            Push::AllChanged | Push::Subscribed(_) | Push::Message { .. } | Push::Other => {
-                return false;
+            Push::Notified { channel, what, key } if self.local.desk.is_own_channel(channel) => {
+                self.notified(cx, node, what, key)
             }
+            Push::Changed(key) => {
+                self.local.handle_changed(cx, node, key);
+                true
+            }
+            Push::Trial(_) | Push::Notified { .. } | Push::Subscribed(_) => false,
+            Push::AllChanged | Push::Other => false,
         }
-        true
     }
 
-    /// A node's message on the engine's channel: a letter and a key (W6). Returns whether it makes
-    /// sense.
-    fn handle_told(&mut self, cx: &mut Cx<'_>, node: usize, message: &[u8]) -> bool {
-        let Some((letter, key)) = message.split_first() else {
-            return false;
-        };
-        match letter {
-            b't' if key.is_empty() => {
-                let effect = self.local.desk.able[node].hear_trial();
-                return self.follow_ability(cx, node, effect).is_ok();
-            }
-            b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
-            _ => return false,
-        }
+    /// Something has happened to the place for this key (W6). Returns whether that makes sense.
+    fn notified(&mut self, cx: &mut Cx<'_>, node: usize, wakeup: Wakeup, key: &[u8]) -> bool {
         let Some(key) = Resource::of_key(key) else {
             return false;
         };
         let stand =
             self.local.queues.stand_of(&key).and_then(|it| self.local.stands.get(it).map(|_| it));
         match stand {
-            Some(number) => self.local.tell_stand(cx, node, number, *letter),
-            None if self.tell_visit(cx, node, &key, *letter) => {}
+            Some(number) => self.local.tell_stand(cx, node, number, wakeup),
+            None if self.tell_visit(cx, node, &key, wakeup) => {}
             // It is passed on to those behind.
-            None if *letter != b'o' => {
+            None if wakeup != Wakeup::Overtaken => {
                 self.local.step_aside(cx, node, key, Step::Out);
             }
             None => {}

@@ -8,6 +8,7 @@ use muxlock::proto::{
     Action, Command, Engine, FormCommand, FormStep, Grant, NodeEvent, Patience, Push, Reply,
     ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
 };
+use muxlock::resp;
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
     Released, Resource, RestartGuard, ServerErrorKind, Waiting,
@@ -312,8 +313,8 @@ impl Scenario {
 
     /// Says this on the engine's channel.
     pub fn tell(&mut self, node: usize, message: &str) {
-        let (channel, message) = (self.channel.clone(), message.as_bytes());
-        let push = Push::Message { channel: &channel, message };
+        let channel = self.channel.clone();
+        let push = resp::message(&channel, message.as_bytes());
         self.engine.handle_push(self.now, node, push);
     }
 
