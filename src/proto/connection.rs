@@ -7,7 +7,7 @@ use super::cleanup::Due;
 use super::command::{Grant, Push, Reply, ServerError};
 use super::event::NodeEvent;
 use super::kind::{Answer, Kind, Lost};
-use super::node::{Effect, State};
+use super::nodes::{Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Question, Request, WaitCommand};

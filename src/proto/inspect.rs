@@ -3,7 +3,7 @@
 use super::Engine;
 use super::kind::{Claim, Kind, Lost};
 use super::limits::OPERATIONS_MAX;
-use super::node::State;
+use super::nodes::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use crate::error::{LockError, LockErrorKind};

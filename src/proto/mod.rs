@@ -31,13 +31,12 @@ mod event;
 mod extend;
 mod failure;
 mod fifo;
-mod fleet;
 mod inspect;
 mod keep;
 mod kind;
 mod lease;
 mod limits;
-mod node;
+mod nodes;
 mod notices;
 mod op_id;
 mod operation;
@@ -66,11 +65,10 @@ pub use command::{
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
-pub use fleet::Fleet;
 pub use lease::{Lease, Released};
 pub use limits::OPERATIONS_MAX;
-pub(crate) use node::foreign;
-pub use node::{ErrorCounts, Node};
+pub(crate) use nodes::foreign;
+pub use nodes::{ErrorCounts, Node, Nodes};
 pub use notices::Notice;
 pub use op_id::OpId;
 pub use operation::Operations;
@@ -91,7 +89,7 @@ use crate::times::Times;
 use cleanup::Cleanup;
 use failure::Failure;
 use kind::Kind;
-use node::Route;
+use nodes::Route;
 use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
@@ -298,7 +296,7 @@ pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
     last_now: Moment,
-    nodes: Fleet,
+    nodes: Nodes,
     cleanup: Cleanup,
     rounds: Voting,
     operations: Operations,
@@ -319,7 +317,7 @@ impl Engine {
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let waits = WaitQueues::new(Arc::clone(&config), entropy.next_u64());
-        let nodes = Fleet::new(Arc::clone(&config));
+        let nodes = Nodes::new(Arc::clone(&config));
         let cleanup = Cleanup::new(Arc::clone(&config));
         let rounds = Voting::new(Arc::clone(&config));
         Engine {
@@ -736,7 +734,7 @@ impl Engine {
 
     /// What is known of all nodes.
     #[inline]
-    pub fn nodes(&self) -> &Fleet {
+    pub fn nodes(&self) -> &Nodes {
         &self.nodes
     }
 

@@ -2,7 +2,7 @@
 
 use super::kind::{Claim, Kind, Lost};
 use super::lease::NO_ENGINE;
-use super::node::State;
+use super::nodes::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::ReleaseWith;
-use super::node::ErrorCounts;
+use super::nodes::ErrorCounts;
 use crate::outcome::{NodeOutcome, Quarantine};
 
 /// The state of a node, for monitoring.

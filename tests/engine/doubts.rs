@@ -12,7 +12,7 @@ use testbed::memory::{Acted, Scenario, TTL, server_error};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-/// More than `proto/node/debts.rs` lets a node owe before it is sent no new SET.
+/// More than `proto/nodes/node/debts.rs` lets a node owe before it is sent no new SET.
 const MANY: u32 = 8_200;
 /// As in `proto/debt.rs`.
 const DEBTS_MAX: u32 = 8_192;

@@ -16,9 +16,9 @@ const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::Connect
 const REFUSED: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionRefused);
 /// As in `proto/mod.rs`.
 const WORK_PER_TURN_MAX: usize = 512;
-/// As in `proto/node/pipeline.rs`.
+/// As in `proto/nodes/node/pipeline.rs`.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// As in `proto/node/pipeline.rs`.
+/// As in `proto/nodes/node/pipeline.rs`.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
 
 /// Whether the first connection is lost then.

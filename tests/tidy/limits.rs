@@ -164,7 +164,7 @@ const WAITING: Subject = Subject {
 };
 
 const RESTART_GUARD: Subject = Subject {
-    own: &["proto/node/guard/", "proto/node/suspicion.rs", "resp/sighting.rs"],
+    own: &["proto/nodes/node/guard/", "proto/nodes/node/suspicion.rs", "resp/sighting.rs"],
     names: &[
         "restart",
         "identity",
@@ -193,7 +193,7 @@ const FLUSH_MARKER: Subject = Subject { own: &[], names: &["marker", "Flushed"] 
 const PARTS: [(&str, &[&str]); 4] = [
     ("wait", &["proto/wait/"]),
     ("voting", &["proto/voting/"]),
-    ("nodes", &["proto/fleet.rs", "proto/node/"]),
+    ("nodes", &["proto/nodes/"]),
     ("cleanup", DEBTS.own),
 ];
 

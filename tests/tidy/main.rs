@@ -121,8 +121,8 @@ fn proto_has_no_sockets_clocks_randomness_or_bytes() {
 #[test]
 fn nodes_and_rounds_know_nothing_of_the_engine() {
     let apart = [
-        "proto/node/",
-        "proto/fleet.rs",
+        "proto/nodes/",
+        "proto/cleanup/",
         "proto/operation.rs",
         "proto/kind.rs",
         "proto/voting/",
@@ -144,6 +144,7 @@ fn parts_of_the_engine_name_no_other_part() {
     let parts = [
         ("proto/wait/", ["proto::operation", "proto::voting", "super::operation", "Decision"]),
         ("proto/voting/", ["proto::operation", "proto::wait", "super::operation", "Order::"]),
+        ("proto/cleanup/", ["proto::operation", "proto::wait", "proto::voting", "Decision"]),
     ];
     let files = library();
     for (part, foreign) in parts {
@@ -350,8 +351,11 @@ fn forbidden_imports_are_found() {
     let group = "use crate::{\n    mux::{Driver as D, records::Records},\n    token::Entropy,\n};";
     assert_eq!(found("proto/queue.rs", group), "mux::Driver mux::records::Records");
     assert_eq!(found("proto/queue.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
-    assert_eq!(found("proto/node/link.rs", "use super::super::super::sys::clock::Clock;"), CLOCK);
-    assert_eq!(found("proto/node/link.rs", "use super::super::timer::between;"), "");
+    assert_eq!(
+        found("proto/nodes/node/link.rs", "use super::super::super::super::sys::clock::Clock;"),
+        CLOCK
+    );
+    assert_eq!(found("proto/nodes/node/link.rs", "use super::super::super::timer::between;"), "");
     assert_eq!(found("config/mod.rs", "use crate::client::Redlock;"), "client::Redlock");
     let test = "#[cfg(test)]\nmod tests {\n    use crate::client::Redlock;\n}\n";
     assert_eq!(found("config/mod.rs", test), "");

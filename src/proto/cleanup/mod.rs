@@ -14,10 +14,9 @@ pub(super) use debts::{Debts, Due, Kills};
 
 use super::command::Reply;
 use super::doubt::{Doubt, Origins};
-use super::fleet::Fleet;
 use super::kind::{Claim, Kind, Left};
 use super::lease::Lease;
-use super::node::{Effect, Node, Process, Recognised, State};
+use super::nodes::{Effect, Node, Nodes, Process, Recognised, State};
 use crate::config::{Config, Heal};
 use crate::moment::Moment;
 use crate::outcome::QuarantineCause;
@@ -55,7 +54,7 @@ impl Cleanup {
         }
     }
 
-    fn note_due(&mut self, nodes: &mut Fleet, node: usize) {
+    fn note_due(&mut self, nodes: &mut Nodes, node: usize) {
         let due = self.debts[node].due();
         nodes.note_due(due);
         match due.is_some() {
@@ -71,7 +70,7 @@ impl Cleanup {
     pub(super) fn owe_lost(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         node: usize,
         (claim, expires, left): (&Claim, Option<Moment>, Left),
     ) {
@@ -87,7 +86,7 @@ impl Cleanup {
     pub(super) fn owe_refused(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         node: usize,
         (claim, expires): (&Claim, Option<Moment>),
     ) {
@@ -98,24 +97,24 @@ impl Cleanup {
 
     /// A lease arrives from another engine, with that engine's doubts.
     #[cold]
-    pub(super) fn take_doubts(&mut self, now: Moment, nodes: &mut Fleet, lease: &Lease) {
+    pub(super) fn take_doubts(&mut self, now: Moment, nodes: &mut Nodes, lease: &Lease) {
         let count = nodes.len();
         for doubt in lease.doubts.iter().filter(|doubt| doubt.node < count) {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             let claim = Claim { key, token: lease.token, ttl: lease.longest };
             // As long as a command may arrive, its copy may be new.
-            let is_over = doubt.origins.is_empty();
-            let until = if is_over { now.after(doubt.uncounted) } else { Moment::END };
+            let end =
+                if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
             let mut debt = Debt::dormant(now, &claim, None);
             debt.foreign = doubt.origins.clone();
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
-            debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(until);
+            debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);
             self.owe(now, nodes, doubt.node, lease.token, debt);
         }
     }
 
-    fn owe(&mut self, now: Moment, nodes: &mut Fleet, node: usize, token: LockToken, debt: Debt) {
+    fn owe(&mut self, now: Moment, nodes: &mut Nodes, node: usize, token: LockToken, debt: Debt) {
         if token == LockToken::NOBODY {
             // Another make's lock with a caller's value: the next one has nothing else (K13).
             return;
@@ -147,7 +146,7 @@ impl Cleanup {
     pub(super) fn wake(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         sent: NodeSet,
         (key, token): (&Resource, LockToken),
     ) {
@@ -234,7 +233,7 @@ impl Cleanup {
     }
 
     /// All that was due was sent. Returns whether the commands that waited for it can follow.
-    pub(super) fn finish(&mut self, now: Moment, nodes: &mut Fleet, node: usize) -> bool {
+    pub(super) fn finish(&mut self, now: Moment, nodes: &mut Nodes, node: usize) -> bool {
         self.note_due(nodes, node);
         let is_done = self.debts[node].has_sent_all(now) && nodes[node].link.take_settling();
         if is_done {
@@ -269,22 +268,21 @@ impl Cleanup {
     #[inline(always)]
     pub(super) fn allowed(&self, nodes: NodeSet, kind: Kind) -> NodeSet {
         match self.may_owe() && kind.is_acquisition() {
-            true => nodes.without(self.overdrawn()),
+            true => self.without_overdrawn(nodes),
             false => nodes,
         }
     }
 
     #[cold]
-    fn overdrawn(&self) -> NodeSet {
-        let mut overdrawn = NodeSet::EMPTY;
-        let nodes = self.indebted.iter().filter(|node| self.debts[*node].owes_too_much());
-        nodes.for_each(|node| overdrawn.insert(node));
-        overdrawn
+    fn without_overdrawn(&self, mut nodes: NodeSet) -> NodeSet {
+        let overdrawn = self.indebted.iter().filter(|node| self.debts[*node].owes_too_much());
+        overdrawn.for_each(|node| nodes.remove(node));
+        nodes
     }
 
     /// When the first is due at a node that is ready.
     #[inline]
-    pub(super) fn first_due(&self, nodes: &Fleet) -> Option<Moment> {
+    pub(super) fn first_due(&self, nodes: &Nodes) -> Option<Moment> {
         let ready = self.scheduled.iter().filter(|node| nodes[*node].state() == State::Ready);
         ready.filter_map(|node| self.debts[node].due()).min()
     }
@@ -322,9 +320,9 @@ mod tests {
 
     const NOW: Moment = Moment::from_nanos(1_000_000_000);
 
-    fn scene(builder: Builder) -> (Cleanup, Fleet) {
+    fn scene(builder: Builder) -> (Cleanup, Nodes) {
         let config = Arc::new(builder.config().unwrap());
-        (Cleanup::new(Arc::clone(&config)), Fleet::new(config))
+        (Cleanup::new(Arc::clone(&config)), Nodes::new(config))
     }
 
     fn one_node() -> Builder {
@@ -367,7 +365,7 @@ mod tests {
     #[test]
     fn lost_set_is_in_doubt_before_its_loss_is_handled() {
         let (cleanup, mut nodes) = scene(one_node());
-        let doubt = |nodes: &Fleet| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == 7);
+        let doubt = |nodes: &Nodes| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == 7);
         assert!(doubt(&nodes).is_none());
         nodes[0].pipeline.sent(Request::Round(7), NOW);
         assert!(doubt(&nodes).is_some());

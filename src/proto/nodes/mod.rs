@@ -1,13 +1,19 @@
 //! All nodes, and what is known of several at once.
 
+mod node;
+
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use node::{
+    Effect, Process, Recognised, Route, SILENCE_MAX, State, foreign, is_forbidden, passes,
+};
+pub use node::{ErrorCounts, Node};
+
 use super::command::{ReleaseWith, Trial};
 use super::limits::ROUNDS_USUAL;
-use super::node::{Node, Process, Recognised, SILENCE_MAX, State, is_forbidden};
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Question, Request};
@@ -51,7 +57,7 @@ impl Departed {
 
 /// All nodes, with what is to be sent to them. See [`Engine::nodes`](super::Engine::nodes) for what
 /// a caller may know.
-pub struct Fleet {
+pub struct Nodes {
     config: Arc<Config>,
     nodes: Vec<Node>,
     /// What is to be sent, in order.
@@ -83,7 +89,7 @@ pub struct Fleet {
     pub(super) quarantines: u64,
 }
 
-impl Deref for Fleet {
+impl Deref for Nodes {
     type Target = [Node];
 
     #[inline(always)]
@@ -92,7 +98,7 @@ impl Deref for Fleet {
     }
 }
 
-impl DerefMut for Fleet {
+impl DerefMut for Nodes {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Node] {
         &mut self.nodes
@@ -100,7 +106,7 @@ impl DerefMut for Fleet {
 }
 
 /// What a caller may know.
-impl Fleet {
+impl Nodes {
     /// How many are ready to vote.
     pub fn ready(&self) -> usize {
         self.nodes.iter().filter(|node| node.state() == State::Ready).count()
@@ -135,11 +141,11 @@ impl Fleet {
     }
 }
 
-impl Fleet {
-    pub(super) fn new(config: Arc<Config>) -> Fleet {
+impl Nodes {
+    pub(super) fn new(config: Arc<Config>) -> Nodes {
         let nodes = (0..config.nodes()).map(|node| Node::new(Arc::clone(&config), node)).collect();
         let answer_due = config.node_timeout.min(SILENCE_MAX);
-        Fleet {
+        Nodes {
             nodes,
             outbox: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: Notices::new(config.nodes()),
@@ -246,7 +252,7 @@ impl Fleet {
 }
 
 /// Connections, and the replies on them.
-impl Fleet {
+impl Nodes {
     /// Starts to connect, unless a connection exists or must wait.
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
         if let Some(deadline) = self.nodes[node].connect(now) {
@@ -353,7 +359,7 @@ impl Fleet {
 }
 
 /// What the masters' clocks say, for fencing tokens, and how far away the masters are.
-impl Fleet {
+impl Nodes {
     /// Asks nodes for their time that were not asked for long. Where the guard is on, they are
     /// asked more often anyway.
     pub(super) fn look_at_clocks(&mut self, now: Moment) {
@@ -401,7 +407,7 @@ impl Fleet {
 }
 
 /// Which commands work on a node: those of a kind of lock, and those that release.
-impl Fleet {
+impl Nodes {
     /// Splits `nodes` by whether the commands of such a lock were seen to work there: returns one
     /// group, with the trial that it needs, and puts the others back at the front of the queue.
     #[inline]
@@ -470,7 +476,7 @@ impl Fleet {
 }
 
 /// Who the servers are, and whether their votes count.
-impl Fleet {
+impl Nodes {
     /// The handshake is complete: decides whether the server may vote.
     pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<Recognised, Unfit> {
         let twin = self.twin(node);
@@ -550,7 +556,7 @@ impl Fleet {
         }
     }
 
-    /// As [`quarantine`](Fleet::quarantine), for the whole time.
+    /// As [`quarantine`](Nodes::quarantine), for the whole time.
     pub(super) fn quarantine_anew(&mut self, now: Moment, node: usize, cause: QuarantineCause) {
         self.quarantine(now, node, cause, now.after(self.config.quarantine));
     }

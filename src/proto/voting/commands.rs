@@ -3,15 +3,15 @@
 
 use super::Voting;
 use crate::moment::Moment;
-use crate::proto::fleet::Fleet;
 use crate::proto::kind::{Claim, Left, Lost};
+use crate::proto::nodes::Nodes;
 use crate::proto::outgoing::Outgoing;
 use crate::token::LockToken;
 
 impl Voting {
     /// The round's command waits until the node can take it.
     #[inline]
-    pub(crate) fn wait(&mut self, nodes: &mut Fleet, round: usize, node: usize) {
+    pub(crate) fn wait(&mut self, nodes: &mut Nodes, round: usize, node: usize) {
         self.note_waiting(round, node);
         nodes[node].pipeline.wait(round);
     }
@@ -20,7 +20,7 @@ impl Voting {
     /// among them: then there is nothing to release (R11).
     pub(crate) fn retract(
         &mut self,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         node: usize,
         token: LockToken,
         was_granted: bool,
@@ -43,7 +43,7 @@ impl Voting {
     }
 
     /// Withdraws the commands of a token that were not handed out yet.
-    pub(crate) fn take_back_unsent(&mut self, nodes: &mut Fleet, token: LockToken) {
+    pub(crate) fn take_back_unsent(&mut self, nodes: &mut Nodes, token: LockToken) {
         for node in 0..nodes.len() {
             self.retract(nodes, node, token, true);
         }

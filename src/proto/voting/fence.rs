@@ -11,9 +11,8 @@ use crate::fencing::{self, FencingToken};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::command::{Command, Counter, Grant};
-use crate::proto::fleet::Fleet;
 use crate::proto::kind::{Claim, Kind};
-use crate::proto::node::State;
+use crate::proto::nodes::{Nodes, State};
 use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
 use crate::quorum::NodeSet;
@@ -153,7 +152,7 @@ impl Voting {
     pub(crate) fn start_fenced(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         claim: Claim,
         op: usize,
     ) -> usize {
@@ -168,13 +167,13 @@ impl Voting {
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Fleet, round: usize) {
+    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Nodes, round: usize) {
         if std::mem::take(&mut self.fences.slots[round].is_unsent) {
             self.propose(now, nodes, round);
         }
     }
 
-    fn propose(&mut self, now: Moment, nodes: &Fleet, round: usize) {
+    fn propose(&mut self, now: Moment, nodes: &Nodes, round: usize) {
         let time = nodes.time(now);
         let proposal = time.map_or(0, |time| self.fences.propose(round, time));
         // Without one, 1 is a number like any other.
@@ -209,7 +208,7 @@ impl Voting {
     pub(crate) fn stamp(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         round: usize,
         node: usize,
     ) -> Option<Decision> {
@@ -235,7 +234,7 @@ impl Voting {
     }
 
     /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
-    fn put_aside(&mut self, now: Moment, nodes: &mut Fleet, round: usize) -> bool {
+    fn put_aside(&mut self, now: Moment, nodes: &mut Nodes, round: usize) -> bool {
         let voted = &self[round];
         let mut far = NodeSet::EMPTY;
         for node in voted.granted.iter() {
@@ -268,7 +267,7 @@ impl Voting {
     pub(super) fn take_aside(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         round: usize,
     ) -> Option<Decision> {
         self.put_aside(now, nodes, round);
@@ -305,7 +304,7 @@ impl Voting {
     pub(super) fn fix_or_win(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         won: Decision,
     ) -> Option<Decision> {
         match &self.fences.slots[won.round].stamping {
@@ -316,7 +315,7 @@ impl Voting {
     }
 
     #[cold]
-    fn fix(&mut self, now: Moment, nodes: &mut Fleet, won: Decision) -> Option<Decision> {
+    fn fix(&mut self, now: Moment, nodes: &mut Nodes, won: Decision) -> Option<Decision> {
         let round = won.round;
         if self.put_aside(now, nodes, round) {
             return self.judge(now, nodes, round);
@@ -343,7 +342,7 @@ impl Voting {
 
     /// Has these nodes raise their counters to the lock's number. Each of them has granted less, on
     /// the connection that it still has (F9).
-    fn raise(&mut self, now: Moment, nodes: &mut Fleet, round: usize, those: NodeSet) {
+    fn raise(&mut self, now: Moment, nodes: &mut Nodes, round: usize, those: NodeSet) {
         let started = self[round].started;
         let mut raised = those;
         for node in those.iter() {
@@ -375,7 +374,7 @@ impl Voting {
     pub(crate) fn take_back_raise(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         those: NodeSet,
         round: usize,
     ) -> Option<Decision> {
@@ -399,7 +398,7 @@ impl Voting {
     }
 }
 
-fn is_far_ahead(now: Moment, nodes: &Fleet, number: u64) -> bool {
+fn is_far_ahead(now: Moment, nodes: &Nodes, number: u64) -> bool {
     let time = nodes.time(now);
     time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Voting;
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::proto::fleet::Fleet;
 use crate::proto::kind::{Claim, Kind};
+use crate::proto::nodes::Nodes;
 use crate::resource::{Form, Resource, SLOT_ANY};
 use crate::token::Entropy;
 
@@ -63,7 +63,7 @@ impl Voting {
     }
 
     /// For how long a refused acquisition with patience holds readers off.
-    pub(crate) fn intent(&self, nodes: &Fleet, round: usize) -> Duration {
+    pub(crate) fn intent(&self, nodes: &Nodes, round: usize) -> Duration {
         if self.claim(round).key.form() != Form::Exclusive {
             return Duration::ZERO;
         }

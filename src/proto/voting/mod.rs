@@ -17,10 +17,10 @@ use refusals::Forms;
 use rounds::Round;
 use slab::Slab;
 
-use super::fleet::Fleet;
 use super::kind::{Claim, Kind, Vote};
 use super::lease::Released;
 use super::limits::ROUNDS_USUAL;
+use super::nodes::Nodes;
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
@@ -82,7 +82,7 @@ impl Voting {
     pub(super) fn record(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         round: usize,
         node: usize,
         outcome: NodeOutcome,
@@ -98,7 +98,7 @@ impl Voting {
     pub(super) fn vote(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         round: usize,
         node: usize,
         outcome: NodeOutcome,
@@ -111,7 +111,7 @@ impl Voting {
     pub(super) fn judge(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         round: usize,
     ) -> Option<Decision> {
         let voted = &mut self[round];
@@ -151,7 +151,7 @@ impl Voting {
     pub(super) fn released(
         &self,
         now: Moment,
-        nodes: &Fleet,
+        nodes: &Nodes,
         round: usize,
         was_valid: bool,
     ) -> Result<Released, LockError> {
@@ -169,7 +169,7 @@ impl Voting {
     }
 
     /// What each node has said.
-    pub(super) fn reports(&self, now: Moment, nodes: &Fleet, round: usize) -> Vec<NodeReport> {
+    pub(super) fn reports(&self, now: Moment, nodes: &Nodes, round: usize) -> Vec<NodeReport> {
         let votes = nodes.iter().zip(self.votes(round));
         votes.map(|(node, vote)| node.report(now, vote)).collect()
     }
@@ -189,10 +189,10 @@ mod tests {
     const OP: usize = 5;
 
     /// Five nodes, and a round of this kind for one operation.
-    fn round(kind: Kind) -> (Voting, Fleet, usize) {
+    fn round(kind: Kind) -> (Voting, Nodes, usize) {
         let urls = (1..=5).map(|port| format!("redis://127.0.0.1:{port}"));
         let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
-        let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Fleet::new(config));
+        let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Nodes::new(config));
         let key = Resource::new("r").unwrap();
         let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
         let claim = Claim { key, token: LockToken::from_random([1; 20]), ttl };

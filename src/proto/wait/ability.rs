@@ -5,7 +5,7 @@
 //! or no time for now.
 
 use crate::proto::command::{Channel, Command, Reply, ServerError, Wait};
-use crate::proto::node::passes;
+use crate::proto::nodes::passes;
 use crate::proto::request::Ability;
 use crate::proto::status::{Obstacle, Waits};
 

@@ -8,8 +8,7 @@
 use super::ability::Waitable;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
-use crate::proto::fleet::Fleet;
-use crate::proto::node::State;
+use crate::proto::nodes::{Nodes, State};
 use crate::proto::status::{Obstacle, Waits};
 use crate::resource::Resource;
 
@@ -18,7 +17,7 @@ const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The nodes as places to wait at.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice<'a> {
-    pub(super) nodes: &'a Fleet,
+    pub(super) nodes: &'a Nodes,
     /// Whether one can wait at each of them.
     pub(super) able: &'a [Waitable],
 }
@@ -108,7 +107,7 @@ impl Choice<'_> {
 }
 
 /// Whether the node would read soon what it is sent, so that it may pass a turn on.
-pub(super) fn may_pass_on(nodes: &Fleet, node: usize) -> bool {
+pub(super) fn may_pass_on(nodes: &Nodes, node: usize) -> bool {
     let at = &nodes[node];
     nodes.open().contains(node) && !at.pipeline.has_late() && at.pipeline.has_room_for_words()
 }

@@ -10,8 +10,8 @@ use super::{Cx, Hand, Order, WaitStats};
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
 use crate::proto::command::{Channel, Command, Tell, Wait};
-use crate::proto::fleet::Fleet;
 use crate::proto::kind::Claim;
+use crate::proto::nodes::Nodes;
 use crate::proto::notices::Notice;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::{Obstacle, Waits};
@@ -67,7 +67,7 @@ impl Desk {
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that
     /// stands still would tell of the turn when it is long over.
-    pub(crate) fn gates_to_hand_on(&self, nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
+    pub(crate) fn gates_to_hand_on(&self, nodes: &Nodes, hand: Hand, ready: NodeSet) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
         let mut gates = NodeSet::EMPTY;
         let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));

@@ -5,7 +5,7 @@ use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
-use crate::proto::node::is_forbidden;
+use crate::proto::nodes::is_forbidden;
 use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Resource;

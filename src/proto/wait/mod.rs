@@ -29,7 +29,7 @@ pub(super) use local_queue::{Left, Waiter};
 use visit::Visits;
 
 use super::command::Tell;
-use super::fleet::Fleet;
+use super::nodes::Nodes;
 use super::op_id::OpId;
 use super::request::WaitCommand;
 use crate::config::Config;
@@ -41,7 +41,7 @@ use crate::token::Entropy;
 /// What a wait may see and use of the engine during one input.
 pub(crate) struct Cx<'a> {
     pub(super) now: Moment,
-    pub(super) nodes: &'a mut Fleet,
+    pub(super) nodes: &'a mut Nodes,
     pub(super) entropy: &'a mut dyn Entropy,
     /// The smoothed time of a round, if any is known.
     pub(super) rounds_take: Option<Duration>,
@@ -171,7 +171,7 @@ mod tests {
     /// What waits, and nodes that are not connected.
     struct Scene {
         waits: WaitQueues,
-        nodes: Fleet,
+        nodes: Nodes,
         key: Resource,
     }
 
@@ -180,7 +180,7 @@ mod tests {
             let urls = (1..=3).map(|port| format!("redis://127.0.0.1:{port}"));
             let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
             let waits = WaitQueues::new(Arc::clone(&config), 7);
-            Scene { waits, nodes: Fleet::new(config), key: Resource::new("r").unwrap() }
+            Scene { waits, nodes: Nodes::new(config), key: Resource::new("r").unwrap() }
         }
 
         fn tell<T>(

@@ -11,8 +11,7 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::proto::Action;
 use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait, Wakeup};
-use crate::proto::fleet::Fleet;
-use crate::proto::node::is_forbidden;
+use crate::proto::nodes::{Nodes, is_forbidden};
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
 use crate::proto::status::Obstacle;
@@ -94,7 +93,7 @@ impl WaitQueues {
     pub(crate) fn hand_out(
         &mut self,
         now: Moment,
-        nodes: &mut Fleet,
+        nodes: &mut Nodes,
         node: usize,
         command: WaitCommand,
     ) -> Action<'_> {
@@ -130,7 +129,7 @@ impl WaitQueues {
     }
 
     /// The commands to this node that were not handed out will not be sent.
-    pub(crate) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
+    pub(crate) fn forget_places_left(&mut self, nodes: &Nodes, node: usize) {
         for outgoing in &nodes.outbox {
             match outgoing {
                 Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {

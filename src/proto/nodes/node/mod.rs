@@ -14,7 +14,7 @@ use std::time::Duration;
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 use errors::{Errors, LastError};
-pub(super) use errors::{is_forbidden, passes};
+pub(crate) use errors::{is_forbidden, passes};
 use guard::Guard;
 pub(crate) use guard::{Process, Recognised};
 use link::Link;
@@ -23,14 +23,14 @@ use pipeline::Pipeline;
 pub(crate) use pipeline::SILENCE_MAX;
 use suspicion::Suspicion;
 
-use super::command::{ReleaseWith, Reply, ServerError};
-use super::kind::Vote;
-use super::notices::Notice;
-use super::request::Question;
-use super::status::{NodeState, NodeStatus};
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, QuarantineCause, Unfit};
+use crate::proto::command::{ReleaseWith, Reply, ServerError};
+use crate::proto::kind::Vote;
+use crate::proto::notices::Notice;
+use crate::proto::request::Question;
+use crate::proto::status::{NodeState, NodeStatus};
 
 /// What to try if a server ended the connection without a word.
 const MAYBE_TLS: &str = "it closed the connection before it said a word: nothing may listen behind \
@@ -70,25 +70,25 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    pub(super) const UNEXPECTED: Effect =
+    pub(crate) const UNEXPECTED: Effect =
         Effect::Fail(NodeOutcome::Protocol(ProtocolError::Unexpected));
 }
 
-/// One master as the engine sees it. See [`Engine::node`](super::Engine::node) for what a caller
-/// may know.
+/// One master as the engine sees it. See [`Engine::node`](crate::proto::Engine::node) for what a
+/// caller may know.
 pub struct Node {
     config: Arc<Config>,
-    pub(super) index: usize,
-    pub(super) link: Link,
-    pub(super) pipeline: Pipeline,
+    pub(crate) index: usize,
+    pub(crate) link: Link,
+    pub(crate) pipeline: Pipeline,
     suspicion: Suspicion,
-    pub(super) guard: Guard,
+    pub(crate) guard: Guard,
     errors: Errors,
     last_vote: Vote,
 }
 
 impl Node {
-    pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
+    pub(crate) fn new(config: Arc<Config>, index: usize) -> Node {
         Node {
             link: Link::new(config.connect_timeout),
             pipeline: Pipeline::new(config.node_timeout),
@@ -102,7 +102,7 @@ impl Node {
     }
 
     /// The handshake is complete, and the server may vote.
-    pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
+    pub(crate) fn become_ready(&mut self, now: Moment) -> Recognised {
         self.link.become_ready(now);
         let config = &self.config.nodes[self.index];
         let quarantine = self.config.quarantine;
@@ -121,7 +121,7 @@ impl Node {
 
     /// The connection ends or fails, if there is one. `unsent` are the rounds whose commands were
     /// not handed out. Returns the end of the back-off.
-    pub(super) fn fail(
+    pub(crate) fn fail(
         &mut self,
         now: Moment,
         outcome: NodeOutcome,
@@ -139,7 +139,7 @@ impl Node {
 
     /// The reply to a question about the server.
     #[inline]
-    pub(super) fn handle_reply(
+    pub(crate) fn handle_reply(
         &mut self,
         now: Moment,
         asked: Question,
@@ -157,7 +157,7 @@ impl Node {
 
     /// A server with too many clients sends an error before it is asked anything. Any other
     /// unrequested reply would be taken for the answer to a later command.
-    pub(super) fn handle_unasked(&mut self, reply: Reply) -> Effect {
+    pub(crate) fn handle_unasked(&mut self, reply: Reply) -> Effect {
         Effect::Fail(match (self.state(), reply) {
             (State::Handshaking { .. }, Reply::Error(error)) => {
                 let kind = error.kind;
@@ -170,7 +170,7 @@ impl Node {
 
     /// What a deadline that was reached leaves to be done. Ask after the late commands.
     #[inline]
-    pub(super) fn handle_timeout(&mut self, now: Moment) -> Effect {
+    pub(crate) fn handle_timeout(&mut self, now: Moment) -> Effect {
         match self.state() {
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
                 if now >= deadline =>
@@ -201,7 +201,7 @@ impl Node {
         }
     }
 
-    /// Whether [`handle_timeout`](super::Engine::handle_timeout) at `now` would close the
+    /// Whether [`handle_timeout`](crate::proto::Engine::handle_timeout) at `now` would close the
     /// connection, or ask for a second one beside it, because the node has been silent for too
     /// long. Pass in its replies first.
     pub fn is_overdue(&self, now: Moment) -> bool {
@@ -218,12 +218,12 @@ impl Node {
     }
 
     /// Whether it is ready, and its connection is not about to be ended.
-    pub(super) fn is_kept_ready(&self, now: Moment) -> bool {
+    pub(crate) fn is_kept_ready(&self, now: Moment) -> bool {
         self.state() == State::Ready && !self.is_lost(now)
     }
 
     /// Whether a command that is queued now is sent on its connection, after what was owed.
-    pub(super) fn takes_what_follows(&self) -> bool {
+    pub(crate) fn takes_what_follows(&self) -> bool {
         self.state() == State::Ready && !self.link.is_settling()
     }
 
@@ -235,7 +235,7 @@ impl Node {
 
     /// A lock is extended by `ttl`, the shortest so far. Returns after which silence the connection
     /// is doubted from now on.
-    pub(super) fn hold(&mut self, ttl: Duration) -> Duration {
+    pub(crate) fn hold(&mut self, ttl: Duration) -> Duration {
         self.suspicion.hold(ttl)
     }
 
@@ -248,7 +248,7 @@ impl Node {
     }
 
     /// When something is due for this node if no input arrives.
-    pub(super) fn poll_timeout(&self) -> Option<Moment> {
+    pub(crate) fn poll_timeout(&self) -> Option<Moment> {
         match self.state() {
             State::Idle => None,
             State::Connecting { deadline, .. } => {
@@ -265,7 +265,7 @@ impl Node {
     }
 
     /// What happens to a command that cannot be sent at once.
-    pub(super) fn route(&self) -> Route {
+    pub(crate) fn route(&self) -> Route {
         match self.state() {
             State::Ready if !self.link.is_settling() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
@@ -283,11 +283,11 @@ impl Node {
 
     /// A command was not answered in time.
     #[cold]
-    pub(super) fn note_timeout(&mut self) {
+    pub(crate) fn note_timeout(&mut self) {
         self.errors.timeouts += 1;
     }
 
-    pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
+    pub(crate) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
         let message = self.words(vote.outcome);
         NodeReport {
             node: self.index,
@@ -300,7 +300,7 @@ impl Node {
     }
 
     /// Its state as a report, for failures without a round.
-    pub(super) fn report_state(&self, now: Moment) -> NodeReport {
+    pub(crate) fn report_state(&self, now: Moment) -> NodeReport {
         let outcome = match self.state() {
             State::Ready if self.guard.is_quarantined(now) => NodeOutcome::Quarantined,
             State::Ready => NodeOutcome::Connected,
@@ -323,7 +323,7 @@ impl Node {
     }
 
     /// Its status, but for what other parts know.
-    pub(super) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
+    pub(crate) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
         let (vote, server) = (self.last_vote, &self.guard.identity.server);
         let failure = self.link.last_failure();
         NodeStatus {
@@ -481,7 +481,7 @@ impl Node {
     }
 
     /// Keeps an error's message for reports.
-    pub(super) fn keep_error(&mut self, error: ServerError) {
+    pub(crate) fn keep_error(&mut self, error: ServerError) {
         self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
     }
 
