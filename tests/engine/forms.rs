@@ -987,14 +987,14 @@ fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
 /// K9: where the key is absent, the first in its queue asks, and all others wait to be told.
 #[test]
 fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
-    for (place, asks) in [(0, true), (1, false)] {
+    for (place, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
         let mut scenario = slow_to_ask();
         let gate = standing(&mut scenario, alone());
         scenario.tell(gate, "or");
         assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        scenario.reply(gate, Reply::Integer(place << 40));
+        scenario.reply(gate, Reply::Integer((place << 40) + left));
         scenario.pass(2 * MS);
-        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{place}");
+        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{place}, {left}");
     }
 }
 
@@ -2378,4 +2378,332 @@ fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
         }
         assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     }
+}
+
+/// K9: the one that has the lock keeps the place until its release, whatever the others do.
+#[test]
+fn k9_place_is_kept_until_the_release_although_another_gives_up() {
+    for is_told in [false, true] {
+        let mut scenario = queueing();
+        let gate = standing(&mut scenario, alone());
+        let second = wait(&mut scenario, own(), 100 * SECOND);
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+        scenario.tell(gate, "gr");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        if is_told {
+            scenario.tell(gate, "gr");
+            assert_eq!(scenario.drain(), [], "it has the lock that this is about");
+        }
+        let _ = scenario.engine.cancel(scenario.now, second);
+        assert_eq!(scenario.drain(), []);
+        scenario.engine.abandon(scenario.now, lease);
+        let acted = scenario.drain();
+        assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{acted:?}");
+    }
+}
+
+/// K9: who was let in before a line, and was refused, has its next turn after as many more.
+#[test]
+fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let mut lease = scenario.acquired().unwrap();
+    (0..3).for_each(|_| {
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+    });
+    standing(&mut scenario, alone());
+    let mut let_in = Vec::new();
+    for turn in 1..=8 {
+        scenario.engine.abandon(scenario.now, lease);
+        loop {
+            let acted = scenario.drain();
+            if acted.is_empty() {
+                break;
+            }
+            for acted in acted {
+                match acted {
+                    Acted::Take(nodes, _) => {
+                        let_in.push(turn);
+                        scenario.replies(nodes, NO);
+                    }
+                    Acted::Set(nodes, _) => scenario.replies(nodes, Reply::Ok),
+                    Acted::Release(nodes, _) => scenario.replies(nodes, YES),
+                    Acted::HandOn(node, ..) => scenario.reply(node, YES),
+                    Acted::Wait(node, Waits::QueueUp) => {
+                        scenario.reply(node, Reply::Integer((1 << 40) + 10_002));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        lease = scenario.acquired().unwrap();
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+    }
+    assert_eq!(let_in, [4, 8]);
+}
+
+/// K9: who was told in vain, and got the lock at last, has as many words again.
+#[test]
+fn k9_words_in_vain_are_counted_anew_after_a_grant() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, alone());
+    let place = Reply::Integer((1 << 40) + 10_002);
+    for _ in 0..4 {
+        scenario.tell(gate, "gr");
+        assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![gate]));
+    }
+    scenario.tell(gate, "gr");
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    take_and_give_up(&mut scenario);
+    scenario.reply(gate, NO);
+    wait(&mut scenario, alone(), 100 * SECOND);
+    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    scenario.reply(gate, place);
+    scenario.tell(gate, "gr");
+    assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![gate]));
+}
+
+/// The turn of a line of this many plain locks at which the first of these is let in.
+fn turns_before_others(line: usize, others: &[Resource]) -> usize {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let mut lease = scenario.acquired().unwrap();
+    (1..line).for_each(|_| {
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+    });
+    standing(&mut scenario, others[0].clone());
+    for other in &others[1..] {
+        wait(&mut scenario, other.clone(), 100 * SECOND);
+        let acted = scenario.drain();
+        follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+    }
+    for turn in 1..100 {
+        scenario.engine.abandon(scenario.now, lease);
+        if scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))) {
+            return turn;
+        }
+        scenario.replies(ALL, YES);
+        scenario.replies(ALL, Reply::Ok);
+        lease = scenario.acquired().unwrap();
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+    }
+    panic!("it is never let in")
+}
+
+/// K9: the turns of a line are shared by those that wait, and are 16 at most.
+#[test]
+fn k9_line_lets_each_in_after_its_share_of_turns() {
+    assert_eq!(turns_before_others(4, &[alone()]), 4);
+    assert_eq!(turns_before_others(4, &[alone(), own()]), 2);
+    assert_eq!(turns_before_others(5, &[alone(), own()]), 3);
+    assert_eq!(turns_before_others(40, &[alone()]), 16);
+}
+
+/// K9: an engine with a line of plain locks in the queue has no second place there.
+#[test]
+fn k9_other_kind_takes_no_place_beside_a_line() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    assert_eq!(follow(&mut scenario, acted, Reply::Integer((5 << 40) + 10_002)).1.len(), 1);
+    wait(&mut scenario, alone(), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Release(..)]), "{acted:?}");
+}
+
+/// K9: a line that nobody waits in leaves the gate to the visit that is let in.
+#[test]
+fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    let second = wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    let gate = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1[0];
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.drain();
+    let _ = scenario.engine.cancel(scenario.now, second);
+    wait(&mut scenario, alone(), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    assert!(acted.iter().any(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))), "{acted:?}");
+}
+
+/// K9: of several that wait in one engine, the one that was refused comes after the others.
+#[test]
+fn k9_members_ask_in_turn() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, alone());
+    wait(&mut scenario, own(), 100 * SECOND);
+    let acted = scenario.drain();
+    follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+    scenario.take_said();
+    for take in ["take r r:intent", "take r r:as", "take r r:intent"] {
+        scenario.tell(gate, "gr");
+        let acted = scenario.drain();
+        assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
+        assert!(scenario.take_said()[0].starts_with(take), "{take}");
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+        scenario.take_said();
+    }
+}
+
+/// K9: a place that is kept for a lock is left with its release, although others wait meanwhile.
+#[test]
+fn k9_place_that_is_kept_is_not_forgotten_for_others() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, alone());
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    scenario.replies(ALL, YES);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(2 * SECOND);
+    wait(&mut scenario, Resource::exclusive("q").unwrap(), 100 * SECOND);
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{acted:?}");
+}
+
+/// K9: a refusal alone makes the next one queue up before it asks.
+#[test]
+fn k9_refusal_is_remembered_for_a_second() {
+    for (pass, queues_up) in [(Duration::ZERO, true), (SECOND, false)] {
+        let mut scenario = queueing();
+        let first = wait(&mut scenario, alone(), 100 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        let gate = follow(&mut scenario, acted, Reply::Integer(10_002)).1[0];
+        let _ = scenario.engine.cancel(scenario.now, first);
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        scenario.reply(gate, NO);
+        scenario.pass(pass);
+        wait(&mut scenario, alone(), 100 * SECOND);
+        let acted = scenario.drain();
+        assert_eq!(acted == [Acted::Wait(gate, Waits::QueueUp)], queues_up, "{acted:?}");
+    }
+}
+
+/// K9: others that came first meanwhile say that it is not alone.
+#[test]
+fn k9_rounds_before_others_came_do_not_count_against_its_gate() {
+    let mut scenario = queueing();
+    let home = standing(&mut scenario, alone());
+    for place in [0, 1, 0, 0] {
+        assert_eq!(refused_once_more(&mut scenario, place), (vec![], vec![home]), "{place}");
+    }
+}
+
+/// K9: a slot waits where the first one was refused: any will do.
+#[test]
+fn k9_slot_keeps_its_place_whichever_is_refused_next() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, slots(3));
+    while !scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))) {
+        scenario.pass(MS);
+    }
+    assert!(refuse(&mut scenario, &[1]), "another one is asked for at once");
+    scenario.replies(ALL, free(&[]));
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    let (left, joined) = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+    assert_eq!((left, joined), (vec![], vec![gate]));
+    scenario.tell(gate, "gs{3}:0");
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+}
+
+/// K9: an engine has 64 such places at most, and 128 that wait at one; the others ask after delays.
+#[test]
+fn k9_places_and_members_are_limited() {
+    let mut scenario = queueing();
+    let mut places = 0;
+    for number in 0..70 {
+        wait(&mut scenario, Resource::exclusive(format!("r{number}")).unwrap(), 100 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        places += follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1.len();
+    }
+    assert_eq!(places, 64);
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, share());
+    for _ in 0..140 {
+        wait(&mut scenario, share(), 100 * SECOND);
+        let acted = scenario.drain();
+        if let [Acted::Take(..)] = acted[..] {
+            scenario.replies(ALL, NO);
+            let acted = scenario.drain();
+            scenario.replies(ALL, NO);
+            follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+        } else {
+            follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
+        }
+    }
+    scenario.tell(gate, "gr");
+    let acted = scenario.drain();
+    assert!(acted.iter().all(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
+    assert_eq!(acted.len(), 128);
+}
+
+/// K9: behind others, a row begins anew.
+#[test]
+fn k9_row_begins_anew_behind_others() {
+    let mut scenario = queueing();
+    for _ in 0..3 {
+        wait(&mut scenario, alone(), 100 * SECOND);
+        assert_eq!(looks(&mut scenario), None);
+        take_and_give_up(&mut scenario);
+    }
+    let gate = standing(&mut scenario, alone());
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    take_and_give_up(&mut scenario);
+    scenario.reply(gate, NO);
+    wait(&mut scenario, alone(), 100 * SECOND);
+    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    scenario.replies(ALL, YES);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(SECOND / 2);
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(ALL, YES);
+    scenario.reply(gate, NO);
+    scenario.pass(SECOND * 6 / 10);
+    wait(&mut scenario, alone(), 100 * SECOND);
+    assert_eq!(looks(&mut scenario), None, "this is the second of its row");
 }
