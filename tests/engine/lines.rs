@@ -368,3 +368,34 @@ fn queue_is_not_full_of_those_who_have_left() {
     let _ = scenario.engine.cancel(scenario.now, ops[0]);
     assert_eq!(queued(&scenario), 0);
 }
+
+/// An expired lock is released when the line has another one.
+#[test]
+fn late_release_of_an_expired_lock_starts_nobody() {
+    let (mut scenario, expired, [second, _third]) = held([60 * SECOND; 2]);
+    scenario.pass(expired.remaining(scenario.now));
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _lease = won(&mut scenario, second);
+    scenario.engine.abandon(scenario.now, expired);
+    assert_eq!(scenario.drain(), [release(1)], "the other one is held");
+}
+
+/// What was said before the line got the lock is no reason for those who wait for its release.
+#[test]
+fn what_the_nodes_said_before_the_lock_was_got_is_forgotten() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, 60 * SECOND);
+    let second = wait(&mut scenario, 2 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(scenario.drain(), [release(1)]);
+    scenario.replies(ALL, Reply::Integer(0));
+    scenario.pass(SECOND);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _lease = won(&mut scenario, first);
+    scenario.pass(SECOND);
+    let error = lost(&mut scenario, second);
+    assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Contended, 0));
+}

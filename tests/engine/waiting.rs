@@ -2137,3 +2137,357 @@ fn w15_who_asks_for_delays_gets_delays_alone() {
         assert!(sets(&s.drain()));
     }
 }
+
+/// A second after a node has refused a place, it is a gate again, whatever others refuse.
+#[test]
+fn w5_refusal_of_one_gate_does_not_prolong_that_of_another() {
+    let mut s = queueing();
+    let first = standing(&mut s, 5, HELD);
+    s.pass(Duration::from_millis(70));
+    assert_eq!(s.drain(), [Acted::Wait(first, Waits::QueueUp)]);
+    s.reply(first, server_error(ServerErrorKind::Busy));
+    s.pass(Duration::ZERO);
+    let [Acted::Wait(second, Waits::Hello)] = s.drain()[..] else { panic!("no other gate") };
+    s.allow_waits(second);
+    assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
+    s.reply(second, place(5, HELD));
+    s.pass(Duration::from_secs(1));
+    assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
+    s.reply(second, server_error(ServerErrorKind::Busy));
+    s.pass(Duration::ZERO);
+    assert_eq!(s.drain(), [Acted::Wait(first, Waits::QueueUp)]);
+}
+
+/// One node says that others wait there; that nobody waits at another one is no news.
+#[test]
+fn w7_others_who_wait_at_one_node_are_not_forgotten_for_another() {
+    for crowded in 0..NODES {
+        let mut s = queueing();
+        let mut acted = Vec::new();
+        for _ in 0..4 {
+            patient(&mut s);
+            assert!(sets(&s.drain()));
+            let lease = granted(&mut s);
+            s.engine.abandon(s.now, lease);
+            acted = s.drain();
+            if acted.iter().any(|acted| matches!(acted, Acted::HandOn(..))) {
+                break;
+            }
+            s.replies(0..NODES, Reply::Integer(1));
+        }
+        assert_eq!(acted.len(), NODES, "a row ends: {acted:?}");
+        s.reply(crowded, Reply::Integer(1 + 2 * 3));
+        s.replies((0..NODES).filter(|node| *node != crowded), Reply::Integer(1));
+        patient(&mut s);
+        assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::Hello)]), "it queues up first");
+    }
+}
+
+/// Those before it have gone: the one that is the first now has a stagger.
+#[test]
+fn w5_who_moves_up_waits_as_long_as_it_does_there() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, ABSENT);
+    s.pass(Duration::from_millis(12));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(1, ABSENT));
+    s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_nanos(1));
+    assert_eq!(s.drain()[..2], watch_of(gate));
+}
+
+/// The third also looks where the lock is held, if its gate has granted the last round.
+#[test]
+fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_gate() {
+    let gate = standing(&mut queueing(), 2, HELD);
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    s.reply(gate, Reply::Ok);
+    s.replies((0..NODES).filter(|node| *node != gate), Reply::Nil);
+    let acted = s.drain();
+    assert_eq!(acted[1..], [Acted::Wait(gate, Waits::Hello)], "{acted:?}");
+    s.replies(0..NODES, Reply::Integer(0));
+    s.allow_waits(gate);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(2, ABSENT));
+    s.pass(Duration::from_millis(6));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(2, ABSENT));
+    let acted = s.drain();
+    let is_hello = |acted: &Acted| matches!(acted, Acted::Wait(at, Waits::Hello) if *at != gate);
+    assert!(acted.len() == 2 && acted.iter().all(is_hello), "{acted:?}");
+}
+
+/// The lock was taken meanwhile: when it is free again, the first has a stagger again.
+#[test]
+fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    s.tell(gate, "nresource");
+    s.pass(STAGGER);
+    let acted = s.drain();
+    let other = other_of(&acted, gate);
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.allow_waits(other);
+    assert_eq!(s.drain(), watch_of(other));
+    s.reply(other, Reply::Ok);
+    s.reply(other, Reply::Integer(HELD));
+    s.pass(Duration::from_millis(20));
+    assert_eq!(s.drain(), []);
+    changed(&mut s, gate);
+    s.pass(Duration::from_millis(1));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(1));
+    let acted = s.drain();
+    assert!(acted.contains(&watch_of(gate)[1]), "it looks again: {acted:?}");
+}
+
+/// What the gate said that it has left is no place at the next one.
+#[test]
+fn w3_late_place_at_a_slow_gate_is_none_at_the_next() {
+    let mut s = queueing();
+    let slow = standing(&mut s, 5, HELD);
+    s.pass(Duration::from_millis(70));
+    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
+    s.pass(NODE_TIMEOUT);
+    let acted = s.drain();
+    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    s.allow_waits(next);
+    assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
+    s.reply(next, place(3, HELD));
+    s.reply(slow, place(0, ABSENT));
+    assert_eq!(s.drain(), []);
+    s.pass(STAGGER);
+    assert_eq!(s.drain(), []);
+}
+
+/// Who found it free, and was refused, waits as long again for those before it.
+#[test]
+fn w5_third_that_was_refused_waits_for_several_staggers_again() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 2, ABSENT);
+    for _ in 0..3 {
+        s.pass(Duration::from_millis(6));
+        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        s.reply(gate, place(2, ABSENT));
+        assert!(sets(&s.drain()));
+        assert_eq!(refuse(&mut s), [Acted::Wait(gate, Waits::QueueUp)]);
+        s.reply(gate, place(2, ABSENT));
+        assert_eq!(s.drain(), [], "it was just taken");
+    }
+}
+
+/// W10: with each slow look, the first watches others of those that refused its round.
+#[test]
+fn w10_first_watches_other_nodes_at_each_slow_look() {
+    const FIVE: usize = 5;
+    let mut s = Scenario::with(FIVE, |builder| builder.waiting(Waiting::Queue)).all_ready();
+    patient(&mut s);
+    s.drain();
+    s.replies(0..FIVE, Reply::Nil);
+    let mut watched = Vec::new();
+    for millis in 0..100 {
+        if millis == 40 {
+            assert_eq!(watched.len(), 2, "before the first slow look: {watched:?}");
+        }
+        for acted in s.drain() {
+            match acted {
+                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
+                Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
+                Acted::Wait(node, Waits::Subscribe) => {
+                    let channel = s.channel.clone();
+                    s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
+                }
+                Acted::Wait(node, Waits::Publish) => {
+                    s.tell(node, "t");
+                    s.reply(node, Reply::Integer(1));
+                }
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, HELD)),
+                Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
+                Acted::Wait(node, Waits::TimeToLive) => {
+                    watched.push(node);
+                    s.reply(node, Reply::Integer(HELD));
+                }
+                acted => panic!("{acted:?}"),
+            }
+        }
+        s.pass(Duration::from_millis(1));
+    }
+    watched.sort_unstable();
+    watched.dedup();
+    assert_eq!(watched, [0, 1, 2], "a quorum of those that were heard");
+}
+
+/// A node that is being connected is waited for until the first slow look, and no longer.
+#[test]
+fn w2_node_that_is_being_connected_is_the_gate_of_a_new_wait_alone() {
+    let gate = standing(&mut queueing(), 5, HELD);
+    let others: Vec<usize> = (0..NODES).filter(|node| *node != gate).collect();
+    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
+    s.engine.connect(s.now);
+    s.drain();
+    others.iter().for_each(|node| s.connect(*node));
+    patient(&mut s);
+    s.drain();
+    s.replies(others.iter().copied(), Reply::Nil);
+    let acted = s.drain();
+    assert!(!acted.iter().any(|acted| matches!(acted, Acted::Wait(..))), "{acted:?}");
+    s.replies(others.iter().copied(), Reply::Integer(0));
+    s.pass(Duration::from_millis(70));
+    let acted = s.drain();
+    assert!(
+        matches!(acted[..], [Acted::Wait(at, Waits::Hello)] if others.contains(&at)),
+        "{acted:?}"
+    );
+}
+
+/// W2: a node that is further away than the others is no gate.
+#[test]
+fn w2_node_that_is_far_is_no_gate() {
+    let gate = standing(&mut queueing(), 5, HELD);
+    let near = || (0..NODES).filter(|node| *node != gate);
+    for (far, is_gate) in [(Duration::from_micros(900), true), (Duration::from_millis(5), false)] {
+        let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
+        s.engine.connect(s.now);
+        s.drain();
+        near().for_each(|node| s.connect(node));
+        s.engine.handle_node(s.now, gate, NodeEvent::Connected);
+        loop {
+            s.drain();
+            s.pass(far);
+            if !s.greet_once(gate) {
+                break;
+            }
+        }
+        // So often that chance does not decide.
+        for _ in 0..32 {
+            s.try_lock();
+            s.drain();
+            s.replies(near(), Reply::Nil);
+            assert!(s.acquired().is_err());
+            s.drain();
+            s.replies(near(), Reply::Integer(0));
+            s.pass(far);
+            s.reply(gate, Reply::Nil);
+            s.reply(gate, Reply::Integer(0));
+        }
+        patient(&mut s);
+        s.drain();
+        s.replies(near(), Reply::Nil);
+        let acted = s.drain();
+        let [Acted::Release(..), Acted::Wait(at, Waits::Hello)] = acted[..] else {
+            panic!("{acted:?}")
+        };
+        assert_eq!(at == gate, is_gate, "{far:?}");
+    }
+}
+
+/// The one node of a wait that is refused again and again, until it is asked whether one can wait.
+fn asked_ability(s: &mut Scenario) {
+    for _ in 0..1_000 {
+        for acted in s.drain() {
+            match acted {
+                Acted::Connect(node) => s.connect(node),
+                Acted::Set(..) => s.reply(0, Reply::Nil),
+                Acted::Release(..) => s.reply(0, Reply::Integer(0)),
+                Acted::Wait(_, Waits::Hello) => return,
+                other => panic!("{other:?}"),
+            }
+        }
+        s.pass(Duration::from_millis(1));
+    }
+    panic!("it is not asked again")
+}
+
+fn loses(s: &mut Scenario) {
+    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
+    s.drain();
+}
+
+/// W4: once, and once more if one could wait there meanwhile.
+#[test]
+fn w4_inability_is_told_again_after_an_ability() {
+    let mut s = Scenario::with(1, |builder| builder.waiting(Waiting::Queue)).all_ready();
+    patient(&mut s);
+    let mut told = Vec::new();
+    for is_able in [false, false, true, false] {
+        asked_ability(&mut s);
+        match is_able {
+            true => {
+                s.allow_waits(0);
+                assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
+                s.reply(0, place(5, HELD));
+            }
+            false => s.reply(0, server_error(ServerErrorKind::Permission)),
+        }
+        told.push(s.engine.poll_notice().is_some());
+        loses(&mut s);
+    }
+    assert_eq!(told, [true, false, false, true]);
+}
+
+/// Two connections in a row that end with this question end it; but not one before and one after
+/// a connection on which one could wait.
+#[test]
+fn w4_connections_that_ended_with_the_question_are_counted_in_a_row() {
+    let mut s = Scenario::with(1, |builder| builder.waiting(Waiting::Queue)).all_ready();
+    patient(&mut s);
+    for _ in 0..4 {
+        asked_ability(&mut s);
+        loses(&mut s);
+        asked_ability(&mut s);
+        s.allow_waits(0);
+        assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
+        s.reply(0, place(5, HELD));
+        loses(&mut s);
+    }
+}
+
+/// A stranger that was seen at a watched node alone counts.
+#[test]
+fn w7_stranger_that_is_seen_by_a_watch_counts() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    again(&mut s, lease);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(0, ABSENT));
+    s.pass(Duration::from_millis(2));
+    let other = other_of(&s.drain(), gate);
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.allow_waits(other);
+    assert_eq!(s.drain(), watch_of(other));
+    s.reply(other, Reply::Ok);
+    s.reply(other, Reply::Integer(HELD));
+    s.pass(Duration::from_millis(38));
+    changed(&mut s, gate);
+    assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    // A second after it had the lock for the first time.
+    s.pass(Duration::from_millis(980));
+    again(&mut s, lease);
+    let acted = s.drain();
+    assert!(matches!(acted[..], [Acted::Wait(_, Waits::QueueUp)]), "it yields: {acted:?}");
+}
+
+/// What is known of the place of a lock that nobody has released is forgotten with its name.
+#[test]
+fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
+    let has_places = |s: &Scenario| !format!("{:?}", s.engine).contains("places: 0");
+    let mut s = queueing();
+    let (gate, _forgotten) = held_through_queue(&mut s);
+    s.pass(2 * TTL);
+    assert!(has_places(&s));
+    for number in 0..300 {
+        let name = Resource::new(format!("other {number}")).expect("a valid name");
+        let until = s.now.after(PATIENCE);
+        s.engine.acquire(s.now, name, TTL, Patience::Until(until)).expect("valid");
+    }
+    s.drain();
+    assert!(!has_places(&s));
+    s.tell(gate, "gresource");
+    assert!(s.drain().contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))));
+}
