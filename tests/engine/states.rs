@@ -2036,3 +2036,68 @@ fn thousands_of_timeouts_end_in_parts_and_all_at_one_moment() {
     assert!(parts > 4, "{parts}");
     assert!(!scenario.engine.advance(scenario.now));
 }
+
+/// R12: a release that a master refuses is repeated until the key has expired, and no longer.
+#[test]
+fn releasing_what_is_refused_ends_when_the_key_has_expired() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies([1, 2], Reply::Integer(1));
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    let began = scenario.now;
+    let mut last = began;
+    while scenario.now.since(began) < 3 * TTL {
+        scenario.pass(Duration::from_millis(100));
+        for acted in scenario.drain() {
+            assert!(matches!(&acted, Acted::Release(nodes, _) if *nodes == [0]), "{acted:?}");
+            scenario.reply(0, server_error(ServerErrorKind::Busy));
+            last = scenario.now;
+        }
+    }
+    let lasted = last.since(began);
+    assert!(lasted >= TTL && lasted <= TTL + Duration::from_secs(1), "{lasted:?}");
+    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
+}
+
+/// R12: the second release comes after a round trip and 100 ms.
+#[test]
+fn releasing_again_waits_for_a_round_trip_more() {
+    const ROUND_TRIP: Duration = Duration::from_millis(40);
+    let mut scenario = Scenario::ready(3);
+    for _ in 0..20 {
+        scenario.try_lock();
+        scenario.drain();
+        scenario.pass(ROUND_TRIP);
+        scenario.replies([0, 1, 2], Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.pass(ROUND_TRIP);
+        scenario.replies([0, 1, 2], Reply::Integer(1));
+    }
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([1, 2], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
+    scenario.drain();
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    assert!(matches!(scenario.drain()[..], [Acted::Kill(0, _)]));
+    scenario.reply(0, server_error(ServerErrorKind::Permission));
+    scenario.engine.abandon(scenario.now, lease);
+    assert!(matches!(scenario.drain()[..], [Acted::Release(..)]));
+    scenario.replies([1, 2], Reply::Integer(1));
+    scenario.reply(0, Reply::Integer(0));
+    let began = scenario.now;
+    while scenario.drain().is_empty() && scenario.now.since(began) < TTL {
+        scenario.pass(MS);
+    }
+    let after = scenario.now.since(began);
+    assert!(after > 110 * MS && after <= 100 * MS + ROUND_TRIP, "{after:?}");
+}

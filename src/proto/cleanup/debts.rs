@@ -635,6 +635,7 @@ mod tests {
             (&[Set(1), Extended], Some((Dormant, 10_000)), &[]),
             (&[Set(1), Extended, Set(2)], Some((Dormant, 10_000)), &[]),
             (&[Set(1), Gone], None, &[]),
+            (&[Adopted(1), Gone], None, &[]),
             (&[Set(1), Killed(1)], None, &[]),
             (&[Set(1), Killed(2)], Some((Dormant, 2_000)), &[]),
             (&[Set(1), Observed], None, &[]),
@@ -718,6 +719,75 @@ mod bounds {
         let (key, ttl) = (Resource::new("key").unwrap(), Ttl::new(Duration::from_secs(1)).unwrap());
         let claim = Claim { key, token: token(0), ttl };
         Debt { stage, ..Debt::dormant(NOW, &claim, Some(expires)) }
+    }
+
+    /// A SET and an earlier release of the same lock may be lost in any order.
+    #[test]
+    fn key_has_expired_when_the_later_of_two_has() {
+        for [one, other] in [[SOON, LATER], [LATER, SOON]] {
+            let mut debts = Debts::default();
+            assert!(debts.add(NOW, token(0), debt(Stage::Dormant, one)));
+            assert!(debts.add(NOW, token(0), debt(Stage::Awake, other)));
+            assert_eq!(debts.by_token[&token(0)].expires, LATER);
+        }
+    }
+
+    /// What either of two debts for one token says of its copy holds for both.
+    #[test]
+    fn doubts_of_two_debts_are_added() {
+        let plain = debt(Stage::Dormant, LATER);
+        let uncounted = Debt { uncounted_until: Some(LATER), ..plain.clone() };
+        let unseen = Debt { unseen_until: Some(LATER), ..plain.clone() };
+        let foreign = Debt { foreign: origins(0..1), ..plain.clone() };
+        for (doubt, counts_for_heal) in [(uncounted, false), (unseen, true)] {
+            for pair in [[plain.clone(), doubt.clone()], [doubt, plain.clone()]] {
+                let mut debts = Debts::default();
+                pair.into_iter().for_each(|debt| assert!(debts.add(NOW, token(0), debt)));
+                assert!(debts.is_doubted(SOON, token(0), Kind::Extend));
+                assert_eq!(!debts.is_doubted(SOON, token(0), Kind::Heal), counts_for_heal);
+            }
+        }
+        for pair in [[plain.clone(), foreign.clone()], [foreign, plain.clone()]] {
+            let mut debts = Debts::default();
+            pair.into_iter().for_each(|debt| assert!(debts.add(NOW, token(0), debt)));
+            assert_eq!(debts.by_token[&token(0)].foreign, origins(0..1));
+        }
+    }
+
+    fn here() -> Here {
+        let (process, connection) = (Some("process".into()), Some(-1));
+        let doubted_for = Duration::from_secs(10);
+        Here { now: NOW, doubted_for, answered_at: SOON, process, connection }
+    }
+
+    /// Another process has connections of the same numbers.
+    #[test]
+    fn connection_that_was_killed_is_one_of_this_process() {
+        let other = Origin { process: "other".into(), connection: 1 };
+        let other = Origins { known: vec![other], has_unknown: false };
+        let mut debts = Debts::default();
+        for (number, origins) in [(0, origins(1..2)), (1, other.clone())] {
+            let debt = Debt { origins, ..debt(Stage::Dormant, LATER) };
+            assert!(debts.add(NOW, token(number), debt));
+        }
+        debts.connection_killed(&here(), 1);
+        assert!(!debts.by_token.contains_key(&token(0)));
+        assert_eq!(debts.by_token[&token(1)].origins, other);
+    }
+
+    /// The others are followed by a second release.
+    #[test]
+    fn eight_connections_are_killed_at_most() {
+        let mut debts = Debts::default();
+        for number in 0..3 {
+            let origins = origins(4 * number..4 * number + 4);
+            let debt = Debt { origins, ..debt(Stage::Dormant, LATER) };
+            assert!(debts.add(NOW, token(number as usize), debt));
+        }
+        let key = Resource::new("key").unwrap();
+        let wake = |number| debts.wake(&here(), &key, token(number), true).unwrap().len();
+        assert_eq!([0, 1, 2].map(wake), [4, 4, 0]);
+        assert_eq!(debts.awake(), 3);
     }
 
     #[test]

@@ -373,6 +373,39 @@ mod tests {
         assert!(doubt(&nodes).is_some_and(|doubt| !doubt.origins.is_empty()));
     }
 
+    /// R29: a SET that was lost behind a flush may have run before the process was restarted, which
+    /// keeps the key.
+    #[test]
+    fn copy_of_a_process_that_is_gone_does_not_count_for_a_quarantine() {
+        use crate::config::RestartGuard::Off;
+        let (mut cleanup, mut nodes) = scene(one_node().flush_marker("marker").restart_guard(Off));
+        cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
+        let (left, process) = (Some("one".into()), Process::Other("two".into()));
+        let (is_moved, quarantine, is_news) = (false, None, false);
+        let found = Recognised { left, process, is_moved, quarantine, is_news };
+        cleanup.node_ready(NOW, &nodes[0], &found);
+        let over = NOW.after(cleanup.config.quarantine);
+        for (now, is_doubted) in [(NOW, true), (over, false)] {
+            assert_eq!(cleanup.owed_to(0).is_doubted(now, token(0), Kind::Extend), is_doubted);
+        }
+    }
+
+    /// R29: a node that owes too much forgets which copies are in doubt: none counts then.
+    #[test]
+    fn node_with_a_doubt_that_finds_no_room_is_in_quarantine() {
+        use crate::config::RestartGuard::{Off, Uptime};
+        for (guard, is_doubted) in [(Off, false), (Uptime, true)] {
+            let (mut cleanup, mut nodes) = scene(one_node().restart_guard(guard));
+            for number in 0..debts::DEBTS_KEPT_MAX as u32 {
+                cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
+            }
+            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Release));
+            assert!(!nodes[0].guard.is_quarantined(NOW));
+            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Key));
+            assert_eq!(nodes[0].guard.is_quarantined(NOW), is_doubted, "{guard:?}");
+        }
+    }
+
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
     /// node's copy does not count although no connection is named.
     #[test]
