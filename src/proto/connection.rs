@@ -539,8 +539,6 @@ impl Engine {
             _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
-                let left = self.rounds.left(round, Lost::Raise);
-                self.cleanup.owe_lost(now, &mut self.nodes, node, left);
                 self.vote(now, round, node, outcome);
                 return self.rounds.dereference(round);
             }
