@@ -22,8 +22,8 @@ const LEASE_MS: &[u8] = b"20000";
 const PLACES_MAX: &[u8] = b"1023";
 
 /// A message on a channel: a letter, and a key behind it. `g`: take the lock now; `p`: you are the
-/// first, look; `n`: you are the second; `o`: you were overtaken; `a`: do you still wait? A `t` alone
-/// is a trial.
+/// first, look; `n`: you are the second; `o`: you were overtaken; `a`: do you still wait? A lone
+/// `t` is a trial.
 pub fn message<'a>(channel: &'a [u8], message: &'a [u8]) -> Push<'a> {
     let what = match message.first() {
         Some(b't') if message.len() == 1 => return Push::Trial(channel),
