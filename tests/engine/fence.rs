@@ -87,6 +87,20 @@ fn proposal_is_the_masters_time_and_grows() {
     }
 }
 
+/// F6: of the two clocks in the middle, the lower one.
+#[test]
+fn proposal_is_the_lower_median_of_an_even_number_of_clocks() {
+    for (ahead, median) in [(vec![5_000, 1_000], 1_000), (vec![9_000, 1, 5_000, 1_000], 1_000)] {
+        let nodes = ahead.len();
+        let mut scenario = Scenario::new(nodes);
+        scenario.ahead = ahead.into_iter().map(Duration::from_secs).collect();
+        let mut scenario = scenario.all_ready();
+        scenario.lock_fenced();
+        let all: Vec<usize> = (0..nodes).collect();
+        assert_eq!(scenario.drain(), [Acted::Fenced(all, 1, (median + 1) * SECOND)]);
+    }
+}
+
 /// F6: without the time of a quorum there is no proposal; 1 is a number then.
 #[test]
 fn without_the_masters_time_the_greatest_number_is_taken() {
@@ -256,6 +270,31 @@ fn raise_that_nobody_waits_for_is_not_sent() {
     assert_eq!(scenario.engine.unanswered(), 0);
 }
 
+/// F14: nor is one that could be answered only after the validity has ended.
+#[test]
+fn raise_that_was_not_handed_out_in_time_is_not_sent() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    scenario.reply(2, Reply::Nil);
+    scenario.now = scenario.now.after(TTL);
+    scenario.nothing_done();
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    assert!(scenario.acquired().is_err());
+    scenario.replies(0..3, Reply::Integer(1));
+    assert_eq!(scenario.engine.unanswered(), 0);
+}
+
+/// F14: the node has granted, and is not said to have been silent.
+#[test]
+fn raise_that_is_not_sent_is_no_silence_of_its_node() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9, TIME + 9]);
+    assert_eq!(scenario.drain(), []);
+    let last = scenario.engine.statuses().next().unwrap().last_outcome;
+    assert_eq!(last.map(|(outcome, _)| outcome), Some(NodeOutcome::Granted));
+    assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
+}
+
 /// F15.
 #[test]
 fn what_is_no_number_is_no_grant() {
@@ -291,6 +330,33 @@ fn number_far_ahead_is_set_aside_while_others_may_come() {
     assert_eq!(scenario.engine.stats().set_aside, 1);
     assert_eq!(scenario.engine.poll_notice(), Some((0, Notice::FarAhead)));
     assert_eq!(scenario.engine.poll_notice(), None);
+}
+
+/// The operator is told once a connection.
+#[test]
+fn number_far_ahead_is_reported_again_after_a_reconnect() {
+    let mad = TIME + 100 * SECOND;
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    let mut scenario = Scenario::ready(3);
+    for _ in 0..2 {
+        let mut told = 0;
+        for _ in 0..2 {
+            scenario.lock_fenced();
+            scenario.drain();
+            scenario.numbers(&[mad, 1, 1]);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.abandon(scenario.now, lease);
+            scenario.drain();
+            scenario.replies(0..3, Reply::Integer(1));
+            let notices = std::iter::from_fn(|| scenario.engine.poll_notice());
+            told += notices.filter(|notice| *notice == (0, Notice::FarAhead)).count();
+        }
+        assert_eq!(told, 1);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+    }
 }
 
 /// After how many milliseconds the next round starts.
@@ -413,6 +479,36 @@ fn number_far_ahead_is_taken_if_what_is_in_the_way_was_forgotten() {
     assert!(attempt(&mut scenario, 1));
 }
 
+/// F11: nor does it look new because another resource could be locked in between.
+#[test]
+fn what_is_in_the_way_stays_known_when_another_resource_is_locked() {
+    let mad = TIME + 1_000 * SECOND;
+    let mut scenario = Scenario::ready(3);
+    let attempt = |scenario: &mut Scenario| {
+        scenario.lock_fenced();
+        scenario.drain_looked();
+        scenario.reply(0, Reply::Integer(1));
+        scenario.reply(1, Reply::Nil);
+        scenario.reply(2, Reply::Integer(mad as i64));
+    };
+    attempt(&mut scenario);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    let other = Resource::new("other").expect("a valid name");
+    scenario.engine.acquire_fenced(scenario.now, other, TTL, Patience::OneRound).unwrap();
+    scenario.drain();
+    scenario.numbers(&[1, 1, 1]);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(1));
+    // `max_ttl` is 30 s.
+    scenario.pass(Duration::from_secs(31));
+    attempt(&mut scenario);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 3, mad)]);
+}
+
 /// F17: extension does not change it.
 #[test]
 fn number_stays_with_the_lease() {
@@ -468,6 +564,29 @@ fn clocks_are_looked_at_after_ten_seconds() {
     let sent = TIME + 11 * SECOND;
     let expected = [Acted::Time(vec![0, 1, 2]), Acted::Fenced(vec![0, 1, 2], 3, sent)];
     assert_eq!(scenario.drain(), expected);
+}
+
+/// F6: each clock by itself, however lately another node was connected.
+#[test]
+fn clock_of_a_node_that_was_connected_lately_puts_off_no_other() {
+    let mut scenario = Scenario::ready(3);
+    scenario.pass(Duration::from_secs(8));
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(lost));
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(1);
+    scenario.lock_fenced();
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Fenced(..)]), "all are fresh: {acted:?}");
+    scenario.replies(0..3, Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    scenario.pass(Duration::from_secs(3));
+    scenario.lock_fenced();
+    let acted = scenario.drain();
+    assert_eq!(acted[0], Acted::Time(vec![0, 2]), "{acted:?}");
 }
 
 /// F12.

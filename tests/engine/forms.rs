@@ -1424,6 +1424,25 @@ fn only_a_writer_that_waits_leaves_a_sign() {
     }
 }
 
+/// K6: masters that are very far away, or slow, do not make a sign last for longer than 5 s.
+#[test]
+fn sign_lasts_no_longer_than_five_seconds() {
+    let mut scenario = ready_with(|builder| builder.node_timeout(2 * SECOND));
+    let round_trip = 1_900 * MS;
+    wait(&mut scenario, alone(), 100 * SECOND);
+    for _ in 0..3 {
+        assert!(said(&mut scenario)[0].starts_with("take r r:intent sign"));
+        for _ in 0..2 {
+            scenario.pass(round_trip);
+            scenario.replies(ALL, NO);
+            said(&mut scenario);
+        }
+        // The next round starts after one round trip to two.
+        scenario.pass(2 * round_trip);
+    }
+    assert_eq!(said(&mut scenario), ["take r r:intent sign 5000"]);
+}
+
 // Slots.
 
 /// K8: of the nodes that refused, most must say that the next one is free.

@@ -81,6 +81,28 @@ fn node_that_says_nothing_is_waited_for_until_its_timeout() {
     is_over(&scenario);
 }
 
+/// What a node says after its timeout is of another moment than what the others have said.
+#[test]
+fn answer_after_the_timeout_is_not_reported() {
+    let mut scenario = Scenario::new(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.connect(1);
+    inspect(&mut scenario);
+    scenario.drain();
+    scenario.pass(NODE_TIMEOUT);
+    scenario.reply(0, has("aa", 500));
+    scenario.nothing_done();
+    scenario.connect(2);
+    scenario.drain();
+    scenario.reply(2, Reply::Integer(0));
+    let inspection = inspected(&mut scenario);
+    let late = NodeOutcome::TimedOut(Phase::Reply);
+    assert_eq!(outcomes(&inspection), [late, late, NodeOutcome::Absent]);
+    assert_eq!(inspection.nodes()[0].holding, None);
+}
+
 #[test]
 fn lost_connection_leaves_nothing_to_undo() {
     let mut scenario = Scenario::ready(3);

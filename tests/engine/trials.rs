@@ -79,6 +79,21 @@ fn first_fenced_lock_is_taken_with_its_trial() {
     assert!(matches!(s.drain()[..], [Acted::Fenced(..)]));
 }
 
+/// A node on which the commands are still to be tried gets the locks in the same order as others.
+#[test]
+fn trial_on_one_node_keeps_the_order_of_locks_there() {
+    let mut s = untried();
+    take(&mut s, share());
+    s.drain();
+    s.replies(0..2, YES);
+    assert!(s.acquired().is_ok());
+    take(&mut s, Resource::shared("other").unwrap());
+    s.try_lock();
+    let expected =
+        [Acted::Take(vec![0, 1], 2), first(Trial::Shares, [2], 2), Acted::Set(ALL.to_vec(), 3)];
+    assert_eq!(s.drain(), expected);
+}
+
 #[test]
 fn what_is_missing_is_named_and_other_kinds_go_on() {
     let mut s = untried();
