@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
 use muxlock::{
-    NodeOutcome, NodeState, ProtocolError, QuarantineCause, RestartGuard, ServerErrorKind, Unfit,
-    quorum,
+    CountedFrom, NodeOutcome, NodeState, ProtocolError, QuarantineCause, Resource, RestartGuard,
+    ServerErrorKind, Unfit, quorum,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -75,6 +75,28 @@ fn young_server_votes_once_its_age_less_a_second_exceeds_every_ttl() {
     }
 }
 
+/// Its quarantine does not count from a sighting, so a sighting that it does not tell is no reason.
+#[test]
+fn restarted_server_is_not_said_to_wait_for_a_sighting() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].uptime = Some(SECOND);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    for _ in 1..STEPS_BEFORE_PROBE {
+        assert!(scenario.greet_once(0));
+    }
+    scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+    scenario.greet(0);
+    scenario.try_lock();
+    scenario.drain_looked();
+    scenario.reply(0, Reply::Ok);
+    let text = scenario.acquired().unwrap_err().to_string();
+    assert!(text.contains("started a short time ago"), "{text}");
+    assert!(!text.contains("muxlock:promoted"), "{text}");
+}
+
 /// R3: what counts is when the command was sent, and when the answer came.
 #[test]
 fn quarantined_grant_does_not_count_even_if_quarantine_ends_before_the_answer() {
@@ -92,6 +114,25 @@ fn quarantined_grant_does_not_count_even_if_quarantine_ends_before_the_answer() 
     scenario.drain();
     scenario.reply(0, Reply::Integer(1));
     assert!(is_granted(&mut scenario, 1), "a new attempt counts");
+}
+
+/// R3: nor if a later command to the same node counts already.
+#[test]
+fn quarantined_grant_does_not_count_though_a_later_one_does() {
+    let mut scenario = young(31 * SECOND);
+    scenario.pass(301 * MS);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.look([0]);
+    scenario.pass(2 * MS);
+    let other = Resource::new("other").unwrap();
+    scenario.acquire_of(other, TTL, Patience::OneRound);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 2)]);
+    scenario.reply(0, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    scenario.reply(0, Reply::Ok);
+    assert!(scenario.acquired().is_ok(), "it was sent after the quarantine");
 }
 
 /// R9: the error says who is in quarantine, why, for how long, and how to do without.
@@ -188,6 +229,23 @@ fn server_that_was_moved_to_an_address_while_it_ran_is_reported_once() {
     }
 }
 
+/// Sentinels name another running server at each failover, as they should.
+#[test]
+fn server_that_sentinels_name_instead_of_another_is_not_reported() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    let named = NodeEvent::Elected { master_for: Some((SECOND, scenario.now)) };
+    scenario.engine.handle_node(scenario.now, 0, named);
+    scenario.restart(0, 100 * SECOND);
+    scenario.pass(SECOND);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    assert!(quarantine(&scenario, 0).is_some());
+    let mut notices = std::iter::from_fn(|| scenario.engine.poll_notice());
+    assert!(notices.all(|notice| notice != (0, Notice::Moved)));
+}
+
 /// R14: a release is sent to a server in quarantine, whose answer proves nothing.
 #[test]
 fn quarantined_release_is_sent_and_unknown() {
@@ -257,6 +315,22 @@ fn own_observation_trusts_no_uptime() {
     reconnect(&mut scenario, 0);
     let left = QUARANTINE - 20 * SECOND - CONNECT_TIMEOUT - SECOND;
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)));
+}
+
+/// The status says whether a client that connects later waits for the rest or for the whole time.
+#[test]
+fn own_observation_counts_from_the_first_contact_of_each_client() {
+    for (guard, counted_from) in [
+        (RestartGuard::Uptime, CountedFrom::Event),
+        (RestartGuard::OwnObservation, CountedFrom::FirstContact { lasts: QUARANTINE }),
+    ] {
+        let mut scenario = Scenario::with(1, |builder| builder.restart_guard(guard));
+        scenario.servers[0].uptime = Some(SECOND);
+        let scenario = scenario.all_ready();
+        let quarantine = scenario.engine.statuses().next().unwrap().quarantine.unwrap();
+        assert_eq!(quarantine.cause, QuarantineCause::Restarted);
+        assert_eq!(quarantine.counted_from, counted_from);
+    }
 }
 
 #[test]
@@ -526,6 +600,23 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     assert_eq!(scenario.state(1), NodeState::Ready);
 }
 
+/// Who answers at its address is not known any more.
+#[test]
+fn duplicate_that_is_no_longer_reached_is_none() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.servers[1] = scenario.servers[0].clone();
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.connect(1);
+    assert_eq!(scenario.engine.nodes().duplicates(), Some((0, 1)));
+    scenario.drain();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
+    assert_eq!(scenario.engine.nodes().duplicates(), None);
+}
+
 /// R32: without INFO every connection may be to another process.
 #[test]
 fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
@@ -613,6 +704,19 @@ fn demoted_master_is_looked_at_again_and_refused() {
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
 }
 
+/// Nothing would come of it.
+#[test]
+fn server_that_does_not_tell_its_role_is_not_asked_for_it_again() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.servers[1].replication.master = None;
+    let mut scenario = scenario.all_ready();
+    scenario.pass(20 * MS);
+    scenario.try_lock();
+    let all = vec![0, 1];
+    let expected = [Acted::Time(all.clone()), Acted::Role(vec![0]), Acted::Set(all, 1)];
+    assert_eq!(scenario.drain(), expected);
+}
+
 /// R33: demoted, emptied by its new master, and promoted again, while this client was idle and its
 /// connection stood.
 #[test]
@@ -653,6 +757,20 @@ fn master_that_is_given_a_replica_votes_on() {
     assert_eq!(quarantine(&scenario, 0), None);
     scenario.pass(20 * MS);
     assert!(is_granted(&mut scenario, 1));
+}
+
+/// R33: the name that its data had before that is an older one from then on.
+#[test]
+fn promoted_server_with_the_first_of_two_names_is_quarantined() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    let first = scenario.servers[0].replication.history;
+    scenario.servers[0].replication.history = Some(0xbeef.into());
+    assert!(is_granted(&mut scenario, 1));
+    scenario.servers[0].replication.history = first;
+    scenario.servers[0].replication.promoted = Some(true);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
 
 // The clocks of the masters.
@@ -760,6 +878,38 @@ fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
     }
 }
 
+/// The node that has refused may be one of several; its role and the others' clocks are fresh.
+#[test]
+fn every_set_soon_after_a_refusal_looks_at_the_clock() {
+    for nodes in [1, 3] {
+        let mut scenario = Scenario::guarded(nodes).all_ready();
+        scenario.pass(20 * MS);
+        assert!(is_granted(&mut scenario, nodes));
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, Reply::Nil);
+        scenario.replies(1..nodes, Reply::Ok);
+        if let Ok(lease) = scenario.acquired() {
+            scenario.engine.abandon(scenario.now, lease);
+        }
+        scenario.drain();
+        scenario.replies(0..nodes, Reply::Integer(0));
+        for token in 3..6 {
+            scenario.pass(MS);
+            scenario.try_lock();
+            let acted = scenario.drain();
+            let all: Vec<usize> = (0..nodes).collect();
+            assert_eq!(acted, [Acted::Time(all.clone()), Acted::Set(all, token)]);
+            scenario.looked(acted);
+            scenario.replies(0..nodes, Reply::Ok);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.abandon(scenario.now, lease);
+            scenario.drain();
+            scenario.replies(0..nodes, Reply::Integer(1));
+        }
+    }
+}
+
 #[test]
 fn server_without_a_guard_is_not_asked_for_its_time_nor_are_others_more_often() {
     let urls =
@@ -850,6 +1000,47 @@ fn process_that_left_its_address_to_another_does_not_vote_at_a_third() {
     assert_eq!(quarantine(&scenario, 2), Some((QuarantineCause::Moved, left)));
     scenario.pass(left);
     assert_eq!(scenario.state(2), NodeState::Ready);
+}
+
+/// R34: a process that moves twice was counted at the second address until its second move, however
+/// long ago it left the first one.
+#[test]
+fn process_that_moves_twice_waits_from_the_second_move() {
+    let mut scenario = guarded_and_connected();
+    let moving = scenario.servers[0].clone();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.drain();
+    scenario.servers[1] = moving.clone();
+    reconnect_without_a_pause(&mut scenario, 1);
+    scenario.pass(SECOND);
+    // Only now it is known that the process has left its first address.
+    scenario.servers[0].run_id = Some("another".into());
+    while !scenario.drain().contains(&Acted::Connect(0)) {
+        scenario.pass(MS);
+    }
+    scenario.connect(0);
+    scenario.drain();
+    scenario.pass(QUARANTINE - SECOND / 2);
+    assert_eq!(quarantine(&scenario, 1), None);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
+    scenario.drain();
+    scenario.servers[2] = moving;
+    reconnect_without_a_pause(&mut scenario, 2);
+    assert_eq!(quarantine(&scenario, 2), Some((QuarantineCause::Moved, QUARANTINE)));
+}
+
+/// R34: its old address has come to a server that does not tell who it is.
+#[test]
+fn process_that_left_its_address_to_a_nameless_one_does_not_vote_at_another() {
+    let mut scenario = guarded_and_connected();
+    let moving = scenario.servers[0].clone();
+    scenario.servers[0].run_id = None;
+    reconnect_without_a_pause(&mut scenario, 0);
+    scenario.pass(SECOND);
+    scenario.servers[1] = moving;
+    reconnect_without_a_pause(&mut scenario, 1);
+    let left = QUARANTINE - SECOND;
+    assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, left)));
 }
 
 /// Three nodes that were connected one after the other.

@@ -700,3 +700,29 @@ fn silence_is_doubted_before_the_shortest_lock_ends() {
     let (lease, result) = s.extended();
     assert!(result.is_ok() && lease.is_valid_at(s.now));
 }
+
+/// R5: whichever of the locks was extended last.
+#[test]
+fn silence_is_doubted_before_the_shorter_of_two_locks_ends() {
+    const SHORT: Duration = Duration::from_secs(3);
+    for times in [[SHORT, TTL], [TTL, SHORT]] {
+        let configure = |builder: muxlock::Builder| builder.node_timeout(SECOND);
+        let mut s = Scenario::with(3, configure).all_ready();
+        for ttl in times {
+            let lease = s.locked();
+            s.engine.extend(s.now, lease, ttl);
+            s.drain();
+            s.replies(ALL, Reply::Integer(1));
+            let (lease, result) = s.extended();
+            assert!(result.is_ok());
+            s.engine.abandon(s.now, lease);
+            s.drain();
+            s.replies(ALL, Reply::Integer(1));
+        }
+        s.try_lock();
+        s.drain();
+        s.pass(SHORT / 8);
+        s.drain();
+        assert_eq!(s.take_beside(), ALL, "{times:?}");
+    }
+}

@@ -622,6 +622,22 @@ fn lost_connection_debt_is_released_before_anything_new() {
     assert_eq!(scenario.drain(), expected);
 }
 
+/// R12: what was to be sent on a connection that is lost again is sent on the next one.
+#[test]
+fn old_connection_is_ended_on_no_connection_but_the_present_one() {
+    let mut scenario = owing_one();
+    scenario.connect(0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    assert_eq!(scenario.drain(), [Acted::Close(0)]);
+    scenario.pass(Duration::from_secs(1));
+    scenario.engine.connect(scenario.now);
+    assert_eq!(scenario.drain(), [Acted::Connect(0)]);
+    scenario.connect(0);
+    let acted = scenario.drain();
+    assert!(acted.contains(&Acted::Kill(0, 1)), "{acted:?}");
+    assert_eq!(acted.last(), Some(&Acted::Release(vec![0], 1)));
+}
+
 #[test]
 fn expired_debt_of_a_dead_process_is_settled_once() {
     let mut scenario = owing_longer_than_the_ttl();
@@ -1009,6 +1025,22 @@ fn waiting_bound_cuts_a_round_short_and_undoes_it() {
     assert!(error.is_timed_out() && !error.is_unavailable());
     assert_eq!(scenario.engine.stats().timed_out, 1);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
+/// A node that failed does not hold the lock for another client.
+#[test]
+fn waiting_bound_is_contention_only_where_a_node_refused() {
+    for (reply, kind) in [
+        (Reply::Nil, LockErrorKind::Contended),
+        (server_error(ServerErrorKind::Busy), LockErrorKind::TimedOut),
+    ] {
+        let mut scenario = Scenario::ready(3);
+        scenario.acquire(TTL, Patience::Until(scenario.now.after(20 * MS)));
+        scenario.drain();
+        scenario.reply(0, reply);
+        scenario.pass(20 * MS);
+        assert_eq!(scenario.acquired().unwrap_err().kind(), kind);
+    }
 }
 
 /// R3: a node whose vote was given up votes no more, the short way no more than the long one.
@@ -1929,6 +1961,32 @@ fn waiting_delay_does_not_count_connecting_or_silent_nodes_as_round_trip() {
     scenario.drain();
     scenario.replies([0, 1], Reply::Integer(1));
     scenario.pass(8 * MS);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 3)]);
+}
+
+/// R9: nor where the nodes grant the lock that waited for them.
+#[test]
+fn waiting_delay_does_not_count_connecting_before_a_lock_as_round_trip() {
+    let mut scenario = Scenario::new(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(NODE_TIMEOUT - 10 * MS);
+    for node in 0..3 {
+        scenario.connect(node);
+        scenario.drain();
+    }
+    scenario.replies(0..3, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(1));
+    let give_up_at = scenario.now.after(Duration::from_secs(1));
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    scenario.drain();
+    scenario.replies(0..3, Reply::Nil);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    scenario.pass(4 * MS);
     assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 3)]);
 }
 

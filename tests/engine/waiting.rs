@@ -684,6 +684,26 @@ fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
     assert_eq!(s.released().unwrap().absent, 0);
 }
 
+/// R12: it was not handed out yet, and the lock's key is still there.
+#[test]
+fn w7_release_at_a_gate_is_owed_when_its_connection_is_lost_before() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
+    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(RESET));
+    let acted = s.drain();
+    let Some(Acted::Release(others, token)) = acted.first().cloned() else { panic!("{acted:?}") };
+    assert!(!others.contains(&gate));
+    s.replies(others, Reply::Integer(1));
+    assert_eq!(s.released().unwrap().confirmed, 2);
+    assert_eq!(s.engine.statuses().nth(gate).unwrap().debts, 1);
+    s.pass(Duration::from_secs(1));
+    s.engine.connect(s.now);
+    s.drain();
+    s.connect(gate);
+    assert!(s.drain().contains(&Acted::Release(vec![gate], token)));
+}
+
 /// The gate has deleted the key, and could tell nobody.
 #[test]
 fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_gate() {
