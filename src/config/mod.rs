@@ -139,6 +139,12 @@ impl Target {
 }
 
 impl Config {
+    /// Whether a flush of a master is noticed.
+    #[inline]
+    pub(crate) fn notices_flushes(&self) -> bool {
+        self.flush_marker.is_some()
+    }
+
     fn check(builder: &Builder) -> Result<Config, ConfigError> {
         match builder.nodes.len() {
             0 => return Err(ConfigError::NoNodes),

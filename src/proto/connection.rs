@@ -336,7 +336,7 @@ impl Engine {
             self.operations.note_said(asked, node, Said::Owned(owned.clone()));
             return Some(NodeOutcome::Held);
         }
-        let Some(answer) = kind.answer(&reply, self.config.flush_marker.is_some()) else {
+        let Some(answer) = kind.answer(&reply, self.config.notices_flushes()) else {
             let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
             // Before the vote, so that commands that follow from it are not sent on this
             // connection.

@@ -86,7 +86,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files that name the flush marker",
         count: |it| it.files_that_name(&FLUSH_MARKER),
-        limit: 16,
+        limit: 13,
         goal: 6,
         advice: NAMED,
     },

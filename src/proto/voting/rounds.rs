@@ -82,7 +82,7 @@ impl Voting {
         };
         let round = self.open.insert(Round {
             kind,
-            grant: kind.plain_grant(self.config.flush_marker.is_some()),
+            grant: kind.plain_grant(self.config.notices_flushes()),
             started: now,
             deadline,
             expires: None,

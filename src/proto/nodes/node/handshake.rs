@@ -52,10 +52,7 @@ impl Node {
             Step::Sighting => Command::Sighting { key: self.config.sighting_key.as_bytes() },
             Step::Probe => Command::Try {
                 key: self.config.probe_key.as_bytes(),
-                trial: match self.config.flush_marker {
-                    None => Trial::Plain,
-                    Some(_) => Trial::Marked,
-                },
+                trial: if self.config.notices_flushes() { Trial::Marked } else { Trial::Plain },
             },
         }
     }

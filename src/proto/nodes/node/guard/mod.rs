@@ -46,7 +46,7 @@ impl Guard {
 
     /// Whether there may be times at which the node's votes do not count.
     pub(crate) fn is_distrusted(&self) -> bool {
-        self.is_guarded || self.config.flush_marker.is_some()
+        self.is_guarded || self.config.notices_flushes()
     }
 
     /// The name of its process, as all clients see it.
