@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn failure_names_each_sentinel_with_its_reason_and_not_its_words() {
-        let nobody = testbed::scripted::refused_addr();
+        let refusing = testbed::scripted::refused_addr();
         let table = [
             (
                 "-WRONGPASS you sent hunter2\r\n",
@@ -465,7 +465,7 @@ mod tests {
         let many = search(hosts()).locate().unwrap_err().to_string();
         assert_eq!(many.matches("NOAUTH").count(), REASONS_MAX, "{many}");
         assert!(many.ends_with("; and 2 more"), "{many}");
-        let hosts = vec![("127.0.0.1".to_owned(), nobody.port())];
+        let hosts = vec![("127.0.0.1".to_owned(), refusing.port())];
         let error = search(hosts).locate().unwrap_err().to_string();
         assert!(error.contains("refused"), "{error}");
     }

@@ -141,7 +141,7 @@ impl Cleanup {
 /// What has happened to a lock.
 impl Cleanup {
     /// The lock is given up, and its release is about to be sent to those of these nodes that can
-    /// take it. What lost commands may have left there is released, too.
+    /// take it. What lost commands might have left there is also released.
     #[cold]
     pub(super) fn wake(
         &mut self,
@@ -195,7 +195,7 @@ impl Cleanup {
                 self.debts[at.index].other_processes_gone(process, until, found.left.is_some());
             }
         }
-        // The last connection may not have been told its process.
+        // The last connection might not have been told its process.
         let here = self.here(now, at);
         self.debts[at.index].kill_old_connections(&here)
     }

@@ -284,7 +284,7 @@ impl Queues {
         first.filter(|first| first.who.id == id)
     }
 
-    /// Whether nobody waits for the lock here, and this engine does not hold it.
+    /// Whether no acquisition of this engine waits for the lock, and none has it.
     pub(super) fn is_abandoned(&self, now: Moment, key: &Resource) -> bool {
         let is_used = |queue: &Queue| queue.first.is_some() || queue.held_until(now).is_some();
         !self.by_key.get(key).is_some_and(is_used)
