@@ -571,9 +571,8 @@ fn eviction_policy_matters_only_with_a_memory_limit() {
     }
 }
 
-/// R34: the error names both; and a process may move to an address whose own is gone.
-#[test]
-fn duplicate_is_named_and_a_process_that_moved_is_none() {
+/// Two nodes that are one server, and a lock that is asked for.
+fn duplicates() -> Scenario {
     let mut scenario = Scenario::guarded(2);
     scenario.servers[1] = scenario.servers[0].clone();
     scenario.engine.connect(scenario.now);
@@ -584,6 +583,13 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     scenario.drain();
     scenario.try_lock();
     scenario.drain();
+    scenario
+}
+
+/// R34: the error names both; and a process may move to an address whose own is gone.
+#[test]
+fn duplicate_is_named_and_a_process_that_moved_is_none() {
+    let mut scenario = duplicates();
     scenario.connect(1);
     let error = scenario.acquired().unwrap_err().to_string();
     let named =
@@ -603,16 +609,7 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
 /// Who answers at its address is not known any more.
 #[test]
 fn duplicate_that_is_no_longer_reached_is_none() {
-    let mut scenario = Scenario::guarded(2);
-    scenario.servers[1] = scenario.servers[0].clone();
-    scenario.engine.connect(scenario.now);
-    scenario.drain();
-    scenario.connect(0);
-    scenario.connect(1);
-    assert_eq!(scenario.engine.nodes().duplicates(), Some((0, 1)));
-    scenario.drain();
-    scenario.try_lock();
-    scenario.drain();
+    let mut scenario = duplicates();
     scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.engine.nodes().duplicates(), None);
 }

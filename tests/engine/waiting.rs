@@ -1257,6 +1257,27 @@ fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
     assert!(asks_again(&mut s, gate, 0));
 }
 
+/// Answers what is sent for one that waits: all nodes let it, it has this place, and the key lives
+/// for so long at a node.
+fn answer(s: &mut Scenario, acted: Acted, at: i64, left: impl Fn(usize) -> i64) {
+    match acted {
+        Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
+        Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
+        Acted::Wait(node, Waits::Subscribe) => {
+            let channel = s.channel.clone();
+            s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
+        }
+        Acted::Wait(node, Waits::Publish) => {
+            s.tell(node, "t");
+            s.reply(node, Reply::Integer(1));
+        }
+        Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, left(node))),
+        Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
+        Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(left(node))),
+        acted => panic!("place {at}: {acted:?}"),
+    }
+}
+
 /// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
 /// many times it is seen.
 #[test]
@@ -1270,25 +1291,7 @@ fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
         let end = s.now.after(Duration::from_secs(1));
         while s.now < end {
             for acted in s.drain() {
-                let left = |node| if node == lacking { ABSENT } else { HELD };
-                match acted {
-                    Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
-                    Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
-                    Acted::Wait(node, Waits::Subscribe) => {
-                        let channel = s.channel.clone();
-                        s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
-                    }
-                    Acted::Wait(node, Waits::Publish) => {
-                        s.tell(node, "t");
-                        s.reply(node, Reply::Integer(1));
-                    }
-                    Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, left(node))),
-                    Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
-                    Acted::Wait(node, Waits::TimeToLive) => {
-                        s.reply(node, Reply::Integer(left(node)))
-                    }
-                    acted => panic!("{lacking} lacks it, place {at}: {acted:?}"),
-                }
+                answer(&mut s, acted, at, |node| if node == lacking { ABSENT } else { HELD });
             }
             s.pass(Duration::from_millis(1));
         }
@@ -2329,25 +2332,10 @@ fn w10_first_watches_other_nodes_at_each_slow_look() {
             assert_eq!(watched.len(), 2, "before the first slow look: {watched:?}");
         }
         for acted in s.drain() {
-            match acted {
-                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
-                Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
-                Acted::Wait(node, Waits::Subscribe) => {
-                    let channel = s.channel.clone();
-                    s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
-                }
-                Acted::Wait(node, Waits::Publish) => {
-                    s.tell(node, "t");
-                    s.reply(node, Reply::Integer(1));
-                }
-                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, HELD)),
-                Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
-                Acted::Wait(node, Waits::TimeToLive) => {
-                    watched.push(node);
-                    s.reply(node, Reply::Integer(HELD));
-                }
-                acted => panic!("{acted:?}"),
+            if let Acted::Wait(node, Waits::TimeToLive) = acted {
+                watched.push(node);
             }
+            answer(&mut s, acted, 0, |_| HELD);
         }
         s.pass(Duration::from_millis(1));
     }
