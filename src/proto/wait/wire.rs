@@ -246,8 +246,9 @@ impl WaitQueues {
         };
         let (queues, stands) = (&self.local.queues, &self.local.stands);
         let mut stand = queues.stand_of(&key).filter(|number| stands.get(*number).is_some());
-        // Its lock has expired, and was not released.
-        if let Some(number) = stand.take_if(|_| queues.is_abandoned(cx.now, &key)) {
+        // Its lock has expired, and was not released. Another kind of lock may wait behind it.
+        let is_over = queues.is_abandoned(cx.now, &key) && self.visits.number_of(&key).is_none();
+        if let Some(number) = stand.take_if(|_| is_over) {
             self.local.stands.stand(number).gates.remove(node);
             self.local.leave_stand(cx, number);
         }
