@@ -2570,36 +2570,6 @@ fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     assert!(acted.contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))), "{acted:?}");
 }
 
-/// K9: a message for a line whose lock has expired costs no place while another kind waits there.
-#[test]
-fn k9_place_of_an_expired_line_stays_for_another_kind() {
-    for waits in [false, true] {
-        let mut scenario = queueing();
-        wait(&mut scenario, plain("r"), 100 * SECOND);
-        scenario.drain();
-        scenario.replies(ALL, Reply::Nil);
-        let acted = scenario.drain();
-        scenario.replies(ALL, NO);
-        let gate = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1[0];
-        scenario.tell(gate, "gr");
-        scenario.drain();
-        scenario.replies(ALL, Reply::Ok);
-        let lease = scenario.acquired().unwrap();
-        scenario.drain();
-        if waits {
-            wait(&mut scenario, alone(), 100 * SECOND);
-            scenario.drain();
-            scenario.replies(ALL, NO);
-            scenario.drain();
-            scenario.replies(ALL, NO);
-        }
-        scenario.now = scenario.now.after(lease.remaining(scenario.now));
-        scenario.tell(gate, "ar");
-        let left = scenario.drain().contains(&Acted::Wait(gate, Waits::StepOut(Step::Out)));
-        assert_eq!(left, !waits);
-    }
-}
-
 /// K9: of several that wait in one engine, the one that was refused comes after the others.
 #[test]
 fn k9_members_ask_in_turn() {

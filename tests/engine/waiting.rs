@@ -602,21 +602,6 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     }
 }
 
-/// W6: who holds the lock no longer, and did not say so, does not wait: those behind are told.
-#[test]
-fn w6_place_of_a_lock_that_has_expired_is_left() {
-    for word in ["aresource", "gresource", "nresource", "presource"] {
-        let mut s = queueing();
-        let (gate, lease) = held_through_queue(&mut s);
-        s.pass(lease.remaining(s.now) - Duration::from_nanos(1));
-        s.tell(gate, word);
-        assert_eq!(s.drain(), [], "it is valid: {word}");
-        s.pass(Duration::from_nanos(1));
-        s.tell(gate, word);
-        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{word}");
-    }
-}
-
 #[test]
 fn w6_pushes_that_make_no_sense_end_the_connection() {
     for message in [Some("xresource"), Some("g"), Some(""), Some("tt"), None] {

@@ -284,12 +284,6 @@ impl Queues {
         first.filter(|first| first.who.id == id)
     }
 
-    /// Whether no acquisition of this engine waits for the lock, and none has it.
-    pub(super) fn is_abandoned(&self, now: Moment, key: &Resource) -> bool {
-        let is_used = |queue: &Queue| queue.first.is_some() || queue.held_until(now).is_some();
-        !self.by_key.get(key).is_some_and(is_used)
-    }
-
     /// How many wait behind the first, those included that have ended.
     pub(super) fn others_of(&self, key: &Resource) -> usize {
         self.by_key.get(key).map_or(0, |queue| queue.others.len())

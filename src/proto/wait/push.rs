@@ -2,6 +2,7 @@
 
 use super::{Cx, Free, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
+use crate::resource::Resource;
 
 /// What is pushed.
 impl LocalQueues {
@@ -50,6 +51,14 @@ impl LocalQueues {
                 stand.check_by(cx.now.after(wait));
                 self.set_stand_timer(number);
             }
+        }
+    }
+
+    /// A watched key has changed.
+    pub(super) fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
+        let key = Resource::of_key(key);
+        if let Some(number) = key.and_then(|key| self.queues.stand_of(&key)) {
+            self.tell_change(cx, node, number);
         }
     }
 

@@ -135,7 +135,7 @@ impl Visits {
         give_up_at.map(|give_up_at| Waiter { id, give_up_at })
     }
 
-    pub(super) fn number_of(&self, key: &Resource) -> Option<u32> {
+    fn number_of(&self, key: &Resource) -> Option<u32> {
         self.open.iter().find(|(_, visit)| visit.key == *key).map(|(number, _)| *number)
     }
 

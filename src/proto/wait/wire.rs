@@ -230,8 +230,7 @@ impl WaitQueues {
                 self.notified(cx, node, what, key)
             }
             Push::Changed(key) => {
-                let stand = Resource::of_key(key).and_then(|key| self.local.queues.stand_of(&key));
-                stand.into_iter().for_each(|number| self.local.tell_change(cx, node, number));
+                self.local.handle_changed(cx, node, key);
                 true
             }
             Push::Trial(_) | Push::Notified { .. } | Push::Subscribed(_) => false,
@@ -244,14 +243,8 @@ impl WaitQueues {
         let Some(key) = Resource::of_key(key) else {
             return false;
         };
-        let (queues, stands) = (&self.local.queues, &self.local.stands);
-        let mut stand = queues.stand_of(&key).filter(|number| stands.get(*number).is_some());
-        // Its lock has expired, and was not released. Another kind of lock may wait behind it.
-        let is_over = queues.is_abandoned(cx.now, &key) && self.visits.number_of(&key).is_none();
-        if let Some(number) = stand.take_if(|_| is_over) {
-            self.local.stands.stand(number).gates.remove(node);
-            self.local.leave_stand(cx, number);
-        }
+        let stand =
+            self.local.queues.stand_of(&key).and_then(|it| self.local.stands.get(it).map(|_| it));
         match stand {
             Some(number) => self.local.tell_stand(cx, node, number, wakeup),
             None if self.tell_visit(cx, node, &key, wakeup) => {}
