@@ -89,11 +89,10 @@ fn bench_acquire(criterion: &mut Criterion, pool: &Pool) {
     group.finish();
 }
 
-/// What the options for those who mind every microsecond are worth.
+/// What a short timeout is worth.
 fn bench_options(criterion: &mut Criterion, pool: &Pool) {
     let mut group = criterion.benchmark_group("options");
     configure(&mut group);
-    bench(&mut group, "busy_poll", || Case::busy(pool));
     group.warm_up_time(SHORT_MEASUREMENT / 10).measurement_time(SHORT_MEASUREMENT);
     bench(&mut group, "node_timeout_300us", || Case::majority_frozen(pool));
     group.finish();
@@ -235,12 +234,6 @@ impl Case {
         let mut case = Case::connect("one_silent", &builder, NODES - 1);
         case._kept = Some(Box::new(server));
         case
-    }
-
-    /// As healthy, with a thread that does not sleep.
-    fn busy(pool: &Pool) -> Case {
-        let builder = guarded().nodes(pool.urls(NODES)).busy_poll(Duration::from_micros(200));
-        Case::connect("busy", &builder, NODES)
     }
 
     /// Three of five are frozen: every attempt fails when they are given up.

@@ -513,7 +513,7 @@ impl Work for LoopWork {
             true => Precision::Fine,
             false => Precision::Millisecond,
         };
-        poller.set_timeout(self.now, due.map(|due| due.since(self.now)), precision);
+        poller.set_timeout(due.map(|due| due.since(self.now)), precision);
     }
 
     #[inline]
@@ -734,7 +734,7 @@ mod tests {
 
     /// The loop of a client to which the server has granted a lock that was not handed out yet.
     fn granted(url: String, cancel: Option<Arc<Cancel>>) -> (LoopWork, Poller, Id) {
-        let mut poller = Poller::new(Duration::ZERO).unwrap();
+        let mut poller = Poller::new().unwrap();
         let patient = Duration::from_secs(20);
         let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
         let config = builder.config().unwrap();
@@ -820,7 +820,7 @@ mod tests {
     /// R31: the thread that reports losses sleeps until one of those it knows may be overdue.
     #[test]
     fn kept_lock_whose_loss_may_be_told_sooner_ends_the_watch_for_losses() {
-        let poller = Poller::new(Duration::ZERO).unwrap();
+        let poller = Poller::new().unwrap();
         let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
         let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();

@@ -156,7 +156,7 @@ impl Redlock {
     }
 
     pub(crate) fn with_config(config: Config) -> Result<Redlock, ConfigError> {
-        let poller = Poller::new(config.busy_poll).map_err(ConfigError::Os)?;
+        let poller = Poller::new().map_err(ConfigError::Os)?;
         let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
         let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;

@@ -5,9 +5,6 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Events, Poll, Registry};
 
-use crate::moment::Moment;
-use crate::sys::clock::Clock;
-
 /// More than one event for each of the most nodes; further events come in the next turn.
 const EVENTS_PER_TURN: usize = 128;
 
@@ -23,9 +20,6 @@ pub(super) struct Poller {
     poll: Poll,
     events: Events,
     alarm: Alarm,
-    /// How long to poll in a busy loop before sleeping.
-    busy_poll: Duration,
-    from: Moment,
     timeout: Option<Duration>,
     precision: Precision,
     /// Whether the events were fetched without waiting.
@@ -35,15 +29,13 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    pub(super) fn new(busy_poll: Duration) -> std::io::Result<Poller> {
+    pub(super) fn new() -> std::io::Result<Poller> {
         let poll = Poll::new()?;
         let alarm = Alarm::new(poll.registry());
         Ok(Poller {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             alarm,
-            busy_poll,
-            from: Moment::from_nanos(0),
             timeout: Some(Duration::ZERO),
             precision: Precision::Millisecond,
             has_looked: false,
@@ -71,59 +63,24 @@ impl Poller {
         if self.failure.is_none() { None } else { self.failure.take() }
     }
 
-    /// Sets the next wait: it begins at `from`, which is about now, and takes at most `timeout`.
-    pub(super) fn set_timeout(
-        &mut self,
-        from: Moment,
-        timeout: Option<Duration>,
-        precision: Precision,
-    ) {
-        (self.from, self.timeout, self.precision) = (from, timeout, precision);
+    /// Sets the next wait: it takes at most `timeout`.
+    pub(super) fn set_timeout(&mut self, timeout: Option<Duration>, precision: Precision) {
+        (self.timeout, self.precision) = (timeout, precision);
     }
 
     #[inline]
     pub(super) fn wait(&mut self) {
         self.has_looked = false;
-        match self.busy_poll.is_zero() && self.precision == Precision::Millisecond {
-            true => self.poll(self.timeout),
-            false => self.wait_finely(),
+        if self.precision == Precision::Fine {
+            self.alarm.set(self.timeout);
         }
-    }
-
-    fn wait_finely(&mut self) {
-        let busy = self.busy_poll.min(self.timeout.unwrap_or(Duration::MAX));
-        if !self.busy_wait(self.from, busy) {
-            let passed = if busy.is_zero() { busy } else { Clock.now_coarse().since(self.from) };
-            let timeout = self.timeout.map(|timeout| timeout.saturating_sub(passed));
-            if self.precision == Precision::Fine {
-                self.alarm.set(timeout);
-            }
-            self.poll(timeout);
-        }
+        self.poll(self.timeout);
     }
 
     /// Fetches events without waiting.
     pub(super) fn look(&mut self) {
         self.has_looked = true;
         self.poll(Some(Duration::ZERO));
-    }
-
-    /// Polls until there are events, or the time has passed. Returns whether there are events.
-    fn busy_wait(&mut self, now: Moment, time: Duration) -> bool {
-        if time.is_zero() {
-            return false;
-        }
-        let until = now.after(time);
-        loop {
-            self.poll(Some(Duration::ZERO));
-            if !self.events.is_empty() {
-                return true;
-            }
-            if Clock.now_coarse() >= until {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
     }
 
     #[inline]
@@ -211,20 +168,19 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::clock::Clock;
 
     #[test]
-    fn a_wait_ends_by_itself_with_and_without_sleeping() {
-        for busy_poll in [Duration::ZERO, Duration::from_micros(100), Duration::from_millis(50)] {
-            for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
-                let mut poller = Poller::new(busy_poll).unwrap();
-                let start = Clock.now_coarse();
-                poller.set_timeout(start, Some(timeout), Precision::Fine);
-                poller.wait();
-                // Only the alarm may have an event.
-                assert!(poller.events().count() <= 1);
-                let waited = Clock.now_coarse().since(start);
-                assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
-            }
+    fn a_wait_ends_by_itself() {
+        for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
+            let mut poller = Poller::new().unwrap();
+            let start = Clock.now_coarse();
+            poller.set_timeout(Some(timeout), Precision::Fine);
+            poller.wait();
+            // Only the alarm may have an event.
+            assert!(poller.events().count() <= 1);
+            let waited = Clock.now_coarse().since(start);
+            assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
         }
     }
 }

@@ -46,7 +46,6 @@ pub struct Builder {
     pub(super) fencing_key: Vec<u8>,
     pub(super) waiting: Waiting,
     pub(super) heal: Heal,
-    pub(super) busy_poll: Duration,
     pub(super) resolver: Resolver,
     #[cfg(feature = "tls-no-provider")]
     pub(super) tls: Option<Tls>,
@@ -67,7 +66,6 @@ impl Default for Builder {
             fencing_key: FENCING_KEY_DEFAULT.into(),
             waiting: Waiting::default(),
             heal: Heal::default(),
-            busy_poll: Duration::ZERO,
             resolver: Resolver::default(),
             #[cfg(feature = "tls-no-provider")]
             tls: None,
@@ -170,18 +168,6 @@ impl Builder {
     /// handshake together; 500 ms if not set. From 1 ms to one minute.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
-        self
-    }
-
-    /// How long a call polls for answers in a busy loop before it sleeps. Off if not set; at most
-    /// 100 ms.
-    ///
-    /// Busy polling saves the wake-up latency, and occupies a processor meanwhile. It helps if the
-    /// masters are close and there are idle processors; otherwise it makes everything slower. It
-    /// applies to [`Redlock`](crate::Redlock) only: a program with its own event loop decides how
-    /// it polls.
-    pub fn busy_poll(mut self, busy_poll: Duration) -> Builder {
-        self.busy_poll = busy_poll;
         self
     }
 
@@ -359,7 +345,6 @@ impl fmt::Debug for Builder {
             .field("flush_marker", &self.flush_marker.as_ref().map(|key| key.escape_ascii()))
             .field("waiting", &self.waiting)
             .field("heal", &self.heal)
-            .field("busy_poll", &self.busy_poll)
             .finish()
     }
 }

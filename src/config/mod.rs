@@ -31,7 +31,6 @@ use url::{Endpoint, NodeUrl};
 
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const NODE_TIMEOUT_MIN: Duration = Duration::from_micros(100);
-const BUSY_POLL_MAX: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
@@ -58,7 +57,6 @@ pub struct Config {
     pub(crate) fencing_key: Resource,
     pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
-    pub(crate) busy_poll: Duration,
     pub(crate) resolver: Resolver,
     /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Resource,
@@ -154,7 +152,6 @@ impl Config {
         check_time("node_timeout", builder.node_timeout, NODE_TIMEOUT_MIN, TIMEOUT_MAX)?;
         let connect_timeout = builder.connect_timeout;
         check_time("connect_timeout", connect_timeout, CONNECT_TIMEOUT_MIN, TIMEOUT_MAX)?;
-        check_time("busy_poll", builder.busy_poll, Duration::ZERO, BUSY_POLL_MAX)?;
         check_time("retry.first", builder.retry.first, Duration::from_micros(1), TIMEOUT_MAX)?;
         check_time("retry.most", builder.retry.most, builder.retry.first, TIMEOUT_MAX)?;
         let drift = Drift::new(builder.drift_factor)?;
@@ -182,7 +179,6 @@ impl Config {
             fencing_key,
             waiting: builder.waiting,
             heal: builder.heal,
-            busy_poll: builder.busy_poll,
             resolver: builder.resolver.clone(),
             probe_key: own_key(PROBE_NAME, &builder.key_prefix),
             sighting_key: own_key(SIGHTING_NAME, &builder.key_prefix),

@@ -344,7 +344,6 @@ fn time_out_of_bounds_is_refused_by_name() {
         ("max_ttl", one().max_ttl(Duration::ZERO)),
         ("max_ttl", one().max_ttl(Duration::from_millis(3))),
         ("max_ttl", one().max_ttl(Duration::MAX)),
-        ("busy_poll", one().busy_poll(Duration::from_secs(1))),
     ];
     for (expected, builder) in table {
         let error = config_error(&builder);
