@@ -12,13 +12,11 @@ const BUCKETS: u32 = 16_384;
 
 /// Whether an acquisition asks for a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fencing {
-    /// No: it is a plain lock.
+pub enum Fencing {
+    /// No.
     Off,
-    /// Yes.
+    /// Yes: see [`Lease::fencing_token`](crate::Lease::fencing_token).
     On,
-    /// No: it is a lock of another form, which has none.
-    Formed,
 }
 
 /// The number of a fenced lock: who holds the lock later has a greater number. What a resource does

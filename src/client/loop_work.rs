@@ -369,7 +369,7 @@ impl Work for LoopWork {
             Order::Acquire { resource, ttl, patience, fencing, cancel } => {
                 let begun = match self.signals.verdict(cancel.as_deref()) {
                     None => {
-                        self.driver.engine_mut().begin(self.now, resource, ttl, patience, fencing)
+                        self.driver.engine_mut().acquire(self.now, resource, ttl, patience, fencing)
                     }
                     Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
                 };

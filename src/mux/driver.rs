@@ -654,7 +654,10 @@ mod tests {
 
     fn acquire(driver: &mut Driver) {
         let resource = Resource::new("name").unwrap();
-        driver.engine.begin(Clock.now(), resource, TTL, Patience::OneRound, Fencing::Off).unwrap();
+        driver
+            .engine
+            .acquire(Clock.now(), resource, TTL, Patience::OneRound, Fencing::Off)
+            .unwrap();
     }
 
     /// Waits for what happens next, and handles it.
@@ -689,7 +692,7 @@ mod tests {
         driver.take_all_done(|| unreachable!("nothing has ended"), &mut done);
         let ops = [TTL, TTL / 10, TTL].map(|ttl| {
             let resource = Resource::new("name").unwrap();
-            driver.engine.begin(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
+            driver.engine.acquire(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
         });
         while driver.engine.operations().done().count() < ops.len() {
             turn(&mut driver, &mut poll, &mut events);

@@ -265,7 +265,7 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         self.check_home()?;
         let now = self.start();
-        self.driver.engine_mut().begin(now, resource, ttl, Patience::of_wait(now, wait), fencing)
+        self.driver.engine_mut().acquire(now, resource, ttl, Patience::of_wait(now, wait), fencing)
     }
 
     /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at

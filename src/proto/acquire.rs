@@ -24,39 +24,11 @@ impl Engine {
     /// Nothing was sent.
     /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
     /// - [`LockErrorKind::ReservedResource`]: the resource's key is that of the fencing counters
-    ///   (F4); choose another name.
+    ///   (F4), or it is to have a fencing token and is not one plain name; choose another name.
     /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
     ///   wait until some have completed.
-    pub fn acquire(
-        &mut self,
-        now: Moment,
-        resource: Resource,
-        ttl: std::time::Duration,
-        patience: Patience,
-    ) -> Result<OpId, LockError> {
-        self.begin(now, resource, ttl, patience, Fencing::Off)
-    }
-
-    /// Same as [`acquire`](Engine::acquire), but the lock has a fencing token: see
-    /// [`Lease::fencing_token`](super::Lease::fencing_token).
-    ///
-    /// # Errors
-    /// As for [`acquire`](Engine::acquire), and
-    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one
-    /// plain name: a lock of any other form has no fencing token.
-    pub fn acquire_fenced(
-        &mut self,
-        now: Moment,
-        resource: Resource,
-        ttl: std::time::Duration,
-        patience: Patience,
-    ) -> Result<OpId, LockError> {
-        self.begin(now, resource, ttl, patience, Fencing::On)
-    }
-
-    /// Starts an acquisition, with a fencing token or without.
     #[inline]
-    pub(crate) fn begin(
+    pub fn acquire(
         &mut self,
         now: Moment,
         resource: Resource,
@@ -65,10 +37,11 @@ impl Engine {
         fencing: Fencing,
     ) -> Result<OpId, LockError> {
         let now = self.clamp(now);
-        let fencing = match (fencing, resource.is_plain()) {
+        let kind = match (fencing, resource.is_plain()) {
+            (Fencing::Off, true) => Kind::Acquire,
+            (Fencing::On, true) => Kind::AcquireFenced,
+            (Fencing::Off, false) => Kind::Take,
             (Fencing::On, false) => return Err(LockError::not_plain()),
-            (Fencing::Off, false) => Fencing::Formed,
-            (fencing, _) => fencing,
         };
         let ttl = self.config.ttl(ttl)?;
         if self.operations.count() >= OPERATIONS_MAX {
@@ -78,7 +51,7 @@ impl Engine {
         if let Some(reserved) = self.config.reserved_for(&key) {
             return Err(LockError::reserved(reserved));
         }
-        let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
+        let task = Task::Acquire { ttl, patience, attempts: 0, kind, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
         let is_its_turn = match patience {
             Patience::OneRound => true,
@@ -171,7 +144,7 @@ impl Engine {
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
         let id = self.operations.id_of(op);
         let task = &self.operations[op].task;
-        if matches!(task, Task::Acquire { fencing: Fencing::Formed, .. }) {
+        if matches!(task, Task::Acquire { kind: Kind::Take, .. }) {
             if let Some(key) = self.key_of(op).cloned() {
                 self.with_waits(now, |waits, cx| waits.leave_visit(cx, &key, id, got));
             }
@@ -223,18 +196,18 @@ impl Engine {
             return self.operations.conclude(op, Progress::Failed(Failure::NoEntropy, None));
         };
         let token = LockToken::from_random(random);
-        let Task::Acquire { ttl, patience, attempts, fencing, .. } = &mut self.operations[op].task
+        let Task::Acquire { ttl, patience, attempts, kind, .. } = &mut self.operations[op].task
         else {
             unreachable!("only acquisitions have attempts");
         };
         *attempts += 1;
-        let (ttl, patience, fencing) = (*ttl, *patience, *fencing);
+        let (ttl, patience, kind) = (*ttl, *patience, *kind);
         self.stats.rounds += 1;
         let claim = Claim { key, token, ttl };
-        let round = match fencing {
-            Fencing::Off => self.rounds.start(now, Kind::Acquire, claim, Some(op)),
-            Fencing::On => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
-            Fencing::Formed => self.rounds.start_formed(now, claim, op, &mut *self.entropy),
+        let round = match kind {
+            Kind::AcquireFenced => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
+            Kind::Take => self.rounds.start_formed(now, claim, op, &mut *self.entropy),
+            _ => self.rounds.start(now, kind, claim, Some(op)),
         };
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {

@@ -62,9 +62,8 @@ impl Lease {
         &self.token
     }
 
-    /// Its fencing token, if it was acquired with one:
-    /// [`Engine::acquire_fenced`](super::Engine::acquire_fenced). Extensions and hand-overs do not
-    /// change it.
+    /// Its fencing token, if it was acquired with one: see [`Fencing::On`](super::Fencing::On).
+    /// Extensions and hand-overs do not change it.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing
     }

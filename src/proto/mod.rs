@@ -55,6 +55,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::fencing::Fencing;
 pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;

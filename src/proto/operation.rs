@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slab::Slab;
 
 use super::failure::Failure;
+use super::kind::Kind;
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::op_id::OpId;
@@ -15,7 +16,6 @@ use super::patience::Patience;
 use super::terms::Keep;
 use super::timer::Timers;
 use crate::error::LockError;
-use crate::fencing::Fencing;
 use crate::inspection::Said;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
@@ -37,7 +37,8 @@ pub(crate) enum Task {
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
-        fencing: Fencing,
+        /// The kind of its rounds.
+        kind: Kind,
         started: Moment,
         last: Option<Box<Last>>,
     },

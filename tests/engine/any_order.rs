@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Engine, Entropy, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
+    Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
 };
 use muxlock::{
     Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
@@ -277,7 +277,7 @@ fn run(seed: u64) {
                     2 => Patience::Until(Moment::from_nanos(u64::MAX)),
                     _ => Patience::Until(now.after(ttl)),
                 };
-                side.ops.extend(side.engine.acquire(early, name, ttl, patience).ok());
+                side.ops.extend(side.engine.acquire(early, name, ttl, patience, Fencing::Off).ok());
             }
             4..6 => {
                 if let Some(lease) = lease(side) {

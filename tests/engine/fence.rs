@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Lease, NodeEvent, Notice, Patience, Reply};
+use muxlock::proto::{Fencing, Lease, NodeEvent, Notice, Patience, Reply};
 use muxlock::{LockErrorKind, NodeOutcome, Resource, ServerErrorKind};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -19,7 +19,7 @@ trait Fenced {
 impl Fenced for Scenario {
     fn lock_fenced(&mut self) {
         let resource = Resource::new("resource").expect("a valid name");
-        let result = self.engine.acquire_fenced(self.now, resource, TTL, Patience::OneRound);
+        let result = self.engine.acquire(self.now, resource, TTL, Patience::OneRound, Fencing::On);
         result.expect("the arguments are valid");
     }
 
@@ -377,7 +377,7 @@ fn round_trip_is_known_where_numbers_are_set_aside() {
         let until = scenario.now.after(Duration::from_secs(10));
         let resource = Resource::new("resource").expect("a valid name");
         let patience = Patience::Until(until);
-        scenario.engine.acquire_fenced(scenario.now, resource, TTL, patience).unwrap();
+        scenario.engine.acquire(scenario.now, resource, TTL, patience, Fencing::On).unwrap();
         scenario.drain();
     };
     let mut scenario = Scenario::ready(3);
@@ -496,7 +496,7 @@ fn what_is_in_the_way_stays_known_when_another_resource_is_locked() {
     scenario.drain();
     scenario.replies(0..3, Reply::Integer(0));
     let other = Resource::new("other").expect("a valid name");
-    scenario.engine.acquire_fenced(scenario.now, other, TTL, Patience::OneRound).unwrap();
+    scenario.engine.acquire(scenario.now, other, TTL, Patience::OneRound, Fencing::On).unwrap();
     scenario.drain();
     scenario.numbers(&[1, 1, 1]);
     let lease = scenario.acquired().unwrap();
@@ -537,8 +537,9 @@ fn number_stays_with_the_lease() {
 fn counters_are_no_resource() {
     let mut scenario = Scenario::with(3, |builder| builder.key_prefix("mux")).all_ready();
     let (now, resource) = (scenario.now, Resource::new("lock:fence").unwrap());
-    let fenced = scenario.engine.acquire_fenced(now, resource.clone(), TTL, Patience::OneRound);
-    let plain = scenario.engine.acquire(now, resource, TTL, Patience::OneRound);
+    let fenced =
+        scenario.engine.acquire(now, resource.clone(), TTL, Patience::OneRound, Fencing::On);
+    let plain = scenario.engine.acquire(now, resource, TTL, Patience::OneRound, Fencing::Off);
     for result in [fenced, plain] {
         assert!(matches!(result.unwrap_err().kind(), LockErrorKind::ReservedResource));
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply, Step};
+use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
     LockToken, LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource,
@@ -269,7 +269,8 @@ fn prefix_stands_before_every_key() {
 fn key_of_the_counters_is_refused_in_every_form() {
     let refused = |resource: Resource, prefix: &str| {
         let mut scenario = ready_with(|builder| builder.key_prefix(prefix).fencing_key("f:intent"));
-        let result = scenario.engine.acquire(scenario.now, resource, TTL, Patience::OneRound);
+        let result =
+            scenario.engine.acquire(scenario.now, resource, TTL, Patience::OneRound, Fencing::Off);
         assert!(result.is_ok() || scenario.drain().is_empty());
         let kind = result.err().map(|error| error.kind());
         kind == Some(LockErrorKind::ReservedResource)
@@ -287,7 +288,8 @@ fn key_of_the_counters_is_refused_in_every_form() {
         assert!(!refused(Resource::all(["a", "f"]).unwrap(), "x:"));
     }
     let mut scenario = ready_with(|builder| builder.fencing_key("s{3}:2"));
-    let slot = scenario.engine.acquire(scenario.now, slots(3), TTL, Patience::OneRound);
+    let slot =
+        scenario.engine.acquire(scenario.now, slots(3), TTL, Patience::OneRound, Fencing::Off);
     assert!(slot.is_err(), "one of its slots");
     once(&mut scenario, slots(4));
 }
@@ -299,7 +301,8 @@ fn fencing_token_of_another_form_is_refused() {
         for patience in [Patience::OneRound, Patience::Until(Moment::from_nanos(u64::MAX))] {
             let mut scenario = Scenario::ready(3);
             let now = scenario.now;
-            let started = scenario.engine.acquire_fenced(now, resource.clone(), TTL, patience);
+            let started =
+                scenario.engine.acquire(now, resource.clone(), TTL, patience, Fencing::On);
             let error = started.unwrap_err();
             assert!(matches!(error.kind(), LockErrorKind::ReservedResource), "{error}");
             let text = "only one plain name can have a fencing token: use one";
@@ -1863,7 +1866,7 @@ fn attempt_with_patience_that_is_released_by_its_value_is_followed_by_another() 
 fn fenced_attempt_that_is_released_by_its_token_fails() {
     let mut scenario = Scenario::ready(3);
     let (now, key) = (scenario.now, plain("r"));
-    scenario.engine.acquire_fenced(now, key.clone(), TTL, Patience::OneRound).unwrap();
+    scenario.engine.acquire(now, key.clone(), TTL, Patience::OneRound, Fencing::On).unwrap();
     let Some(Acted::Fenced(_, 1, time)) = scenario.drain().pop() else { panic!("no attempt") };
     scenario.reply(0, YES);
     scenario.reply(1, Reply::Integer(time as i64 + 9));

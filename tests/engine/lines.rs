@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::LockErrorKind::{Contended, TimedOut};
-use muxlock::proto::{Engine, Patience, ReleaseHow, Reply};
+use muxlock::proto::{Engine, Fencing, Patience, ReleaseHow, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
 };
@@ -229,7 +229,7 @@ fn line_ends_without_randomness() {
     let now = Moment::from_nanos(1_000_000_000);
     let mut wait = || {
         let (name, patience) = (Resource::new("line").unwrap(), Patience::Until(now.after(SECOND)));
-        engine.acquire(now, name, TTL, patience).unwrap()
+        engine.acquire(now, name, TTL, patience, Fencing::Off).unwrap()
     };
     let first = wait();
     for _ in 0..100_000 {

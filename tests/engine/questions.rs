@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Grant, Node, NodeEvent, Notice, Patience, ReleaseHow, Reply};
+use muxlock::proto::{Fencing, Grant, Node, NodeEvent, Notice, Patience, ReleaseHow, Reply};
 use muxlock::{
     Done, Moment, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKind, Unfit,
 };
@@ -408,7 +408,12 @@ fn useless_commands_are_discarded_in_portions() {
     let mut ops = Vec::new();
     for i in 0..WORK_PER_TURN_MAX + 1 {
         let name = Resource::new(i.to_string()).unwrap();
-        ops.push(scenario.engine.acquire(scenario.now, name, TTL, Patience::OneRound).unwrap());
+        ops.push(
+            scenario
+                .engine
+                .acquire(scenario.now, name, TTL, Patience::OneRound, Fencing::Off)
+                .unwrap(),
+        );
     }
     for op in ops {
         let _ = scenario.engine.cancel(scenario.now, op);
@@ -492,11 +497,14 @@ fn commands_wait_for_a_connection_up_to_a_bound() {
     let mut scenario = Scenario::new(1);
     let name = |i: usize| Resource::new(i.to_string()).unwrap();
     for i in 0..QUEUED_COMMANDS_MAX {
-        scenario.engine.acquire(scenario.now, name(i), TTL, Patience::OneRound).unwrap();
+        scenario
+            .engine
+            .acquire(scenario.now, name(i), TTL, Patience::OneRound, Fencing::Off)
+            .unwrap();
     }
     scenario.nothing_done();
     let beyond = name(QUEUED_COMMANDS_MAX);
-    scenario.engine.acquire(scenario.now, beyond, TTL, Patience::OneRound).unwrap();
+    scenario.engine.acquire(scenario.now, beyond, TTL, Patience::OneRound, Fencing::Off).unwrap();
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Backlogged);
     scenario.nothing_done();
@@ -608,7 +616,10 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
     let until = scenario.now.after(MS);
     let ops = [(); 2 * WORK_PER_TURN_MAX + 1].iter().zip(1..).map(|((), nth)| {
         let resource = Resource::new(format!("resource {nth}")).unwrap();
-        scenario.engine.acquire(scenario.now, resource, TTL, Patience::Until(until)).unwrap()
+        scenario
+            .engine
+            .acquire(scenario.now, resource, TTL, Patience::Until(until), Fencing::Off)
+            .unwrap()
     });
     let ops: Vec<OpId> = ops.collect();
     let ended = |scenario: &Scenario| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{Fencing, NodeEvent, Patience, Reply};
 use muxlock::{Builder, Done, KeepAlive, RestartGuard};
 use testbed::memory::{Acted, Scenario, TTL};
 
@@ -369,7 +369,7 @@ fn lock_that_is_handed_over_is_doubted_for_its_own_commands_only() {
     giver.replies([0, 1, 2], Reply::Ok);
     let mut lease = giver.acquired().unwrap();
     let other = muxlock::Resource::new("other").unwrap();
-    giver.engine.acquire(giver.now, other, TTL, Patience::OneRound).unwrap();
+    giver.engine.acquire(giver.now, other, TTL, Patience::OneRound, Fencing::Off).unwrap();
     giver.drain();
     giver.engine.let_go(giver.now, &mut lease);
     taker.engine.extend(taker.now, lease, TTL);

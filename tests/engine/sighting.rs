@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Replication, Reply, ServerError, Sighting};
+use muxlock::proto::{Fencing, NodeEvent, Patience, Replication, Reply, ServerError, Sighting};
 use muxlock::{
     CountedFrom, NodeOutcome, Quarantine, QuarantineCause, RestartGuard, ServerErrorKind,
 };
@@ -277,7 +277,8 @@ fn key_of_the_sighting_is_no_resource() {
             now,
             muxlock::Resource::new(name).unwrap(),
             10 * SECOND,
-            muxlock::proto::Patience::OneRound,
+            Patience::OneRound,
+            Fencing::Off,
         );
         let kind = tried.unwrap_err().kind();
         assert_eq!(kind, muxlock::LockErrorKind::ReservedResource, "{name}");

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, ReleaseHow, Reply};
+use muxlock::proto::{Fencing, Patience, ReleaseHow, Reply};
 use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
@@ -277,7 +277,8 @@ fn bad_input_is_refused_before_anything_is_sent() {
     assert!(Resource::new("").is_err());
     for ttl in [Duration::ZERO, 3 * MS, Duration::from_millis(30_001), Duration::MAX] {
         let resource = Resource::new("resource").unwrap();
-        let result = scenario.engine.acquire(scenario.now, resource, ttl, Patience::OneRound);
+        let result =
+            scenario.engine.acquire(scenario.now, resource, ttl, Patience::OneRound, Fencing::Off);
         assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidTtl { .. }));
     }
     assert_eq!(scenario.drain(), []);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply, Trial};
+use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
 use muxlock::{
     Done, LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand,
     ServerErrorKind, Unfit,
@@ -65,7 +65,7 @@ fn first_fenced_lock_is_taken_with_its_trial() {
     let mut s = untried();
     let fenced = |s: &mut Scenario| {
         let resource = Resource::new("r").unwrap();
-        s.engine.acquire_fenced(s.now, resource, TTL, Patience::OneRound).unwrap();
+        s.engine.acquire(s.now, resource, TTL, Patience::OneRound, Fencing::On).unwrap();
     };
     fenced(&mut s);
     assert_eq!(s.drain(), [first(Trial::Fenced, ALL, 1)]);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
+use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::resp;
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
@@ -243,7 +243,7 @@ fn ability(s: &Scenario, node: usize) -> Ability {
 fn another_refused(s: &mut Scenario, name: &str) -> Vec<Acted> {
     let until = s.now.after(PATIENCE);
     let resource = Resource::new(name).expect("a valid name");
-    s.engine.acquire(s.now, resource, TTL, Patience::Until(until)).expect("valid");
+    s.engine.acquire(s.now, resource, TTL, Patience::Until(until), Fencing::Off).expect("valid");
     s.drain();
     refuse(s)
 }
@@ -2492,7 +2492,7 @@ fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
     for number in 0..300 {
         let name = Resource::new(format!("other {number}")).expect("a valid name");
         let until = s.now.after(PATIENCE);
-        s.engine.acquire(s.now, name, TTL, Patience::Until(until)).expect("valid");
+        s.engine.acquire(s.now, name, TTL, Patience::Until(until), Fencing::Off).expect("valid");
     }
     s.drain();
     assert!(!has_places(&s));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, FormStep, NodeEvent, Patience, ReleaseHow, Replication, Reply,
-    Section, ServerError, ServerInfo,
+    Action, Command, Engine, Fencing, FormStep, NodeEvent, Patience, ReleaseHow, Replication,
+    Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
@@ -360,8 +360,10 @@ impl World {
             _ => Resource::new("s"),
         };
         let resource = resource.expect("a valid name");
-        let op =
-            self.engine.acquire(self.now, resource, self.ttl, patience).expect("valid arguments");
+        let op = self
+            .engine
+            .acquire(self.now, resource, self.ttl, patience, Fencing::Off)
+            .expect("valid arguments");
         self.started.insert(op, None);
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, NodeEvent, NodeSet, Patience, ReleaseHow, Reply, ServerInfo, Ttl,
+    Action, Command, Engine, Fencing, NodeEvent, NodeSet, Patience, ReleaseHow, Reply, ServerInfo,
+    Ttl,
 };
 use muxlock::{Done, Lease, LockToken, Moment, Redlock, ReleaseWith, Resource};
 
@@ -206,7 +207,8 @@ impl Group {
 
     fn start_acquire(&mut self, resource: &Resource) {
         let now = self.turn();
-        let started = self.engine.acquire(now, resource.clone(), TTL, Patience::OneRound);
+        let started =
+            self.engine.acquire(now, resource.clone(), TTL, Patience::OneRound, Fencing::Off);
         started.expect("room for one more operation");
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, FormCommand, FormStep, Grant, NodeEvent, Patience, Push, Reply,
-    ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
+    Action, Command, Engine, Fencing, FormCommand, FormStep, Grant, NodeEvent, Patience, Push,
+    Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
 };
 use muxlock::resp;
 use muxlock::{
@@ -345,7 +345,9 @@ impl Scenario {
     }
 
     pub fn acquire_of(&mut self, resource: Resource, ttl: Duration, patience: Patience) -> OpId {
-        self.engine.acquire(self.now, resource, ttl, patience).expect("the arguments are valid")
+        self.engine
+            .acquire(self.now, resource, ttl, patience, Fencing::Off)
+            .expect("the arguments are valid")
     }
 
     /// A lock that all nodes granted.

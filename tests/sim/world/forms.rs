@@ -1,6 +1,6 @@
 //! Locks that are not one plain key: what their commands are about, and what must be true of them.
 
-use muxlock::proto::{Command, FormCommand, FormStep, Patience};
+use muxlock::proto::{Command, Fencing, FormCommand, FormStep, Patience};
 use muxlock::{Lease, ReleaseWith, Resource};
 
 use super::World;
@@ -221,7 +221,7 @@ impl World {
         let now = self.client_now(taker);
         let resource = lease.resource().take_over(lease.token());
         let engine = &mut self.clients[taker].engine;
-        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound) {
+        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
             let limit = self.clients[taker].told + self.plan.round_max();
             let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from: None };
             self.start(taker, id, kind, limit);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Patience;
+use muxlock::proto::{Fencing, Patience};
 use muxlock::{Lease, Resource};
 
 use super::World;
@@ -186,7 +186,7 @@ impl World {
         let resource = lease.resource().take_over(lease.token());
         let wanted = Duration::from_nanos(self.plan.max_ttl);
         let engine = &mut self.clients[client].engine;
-        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound) {
+        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
             let limit = self.clients[client].told + self.plan.round_max();
             let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from: None };
             self.start(client, id, kind, limit);

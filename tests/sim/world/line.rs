@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Patience;
+use muxlock::proto::{Fencing, Patience};
 use muxlock::{Lease, Moment, OpId, Resource};
 
 use super::World;
@@ -292,7 +292,10 @@ impl World {
         let text = format!("client {client} locks {resource:?} until {}", Millis(until));
         self.timeline.note(self.now, || text);
         let wanted = Duration::from_nanos(ttl);
-        let id = self.clients[client].engine.acquire(now, resource, wanted, patience).ok()?;
+        let id = self.clients[client]
+            .engine
+            .acquire(now, resource, wanted, patience, Fencing::Off)
+            .ok()?;
         let patience = Some(until);
         let kind = Kind::Acquire { resource: usize::MAX, patience, is_fenced: false, from: None };
         self.start(client, id, kind, until);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, ReleaseHow};
+use muxlock::proto::{Fencing, Patience, ReleaseHow};
 use muxlock::{Inspection, Lease, LockToken, NodeOutcome, Owner, Released, Resource};
 
 use super::World;
@@ -315,7 +315,7 @@ impl World {
         let ttl = self.plan.ttl(&mut self.choices);
         let (resource, ttl) = (resource.take_over(token), Duration::from_nanos(ttl));
         let engine = &mut self.clients[client].engine;
-        if let Ok(id) = engine.acquire(now, resource, ttl, Patience::OneRound) {
+        if let Ok(id) = engine.acquire(now, resource, ttl, Patience::OneRound, Fencing::Off) {
             let from = Some(named);
             let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from };
             self.start(client, id, kind, limit);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Cancelled, Patience, ReleaseHow};
+use muxlock::proto::{Cancelled, Fencing, Patience, ReleaseHow};
 use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Resource};
 
 use super::World;
@@ -185,10 +185,8 @@ impl World {
             false => self.draw_form(client, resource),
         };
         let (engine, wanted) = (&mut self.clients[client].engine, Duration::from_nanos(ttl));
-        let result = match is_fenced {
-            true => engine.acquire_fenced(now, resource_name, wanted, asked),
-            false => engine.acquire(now, resource_name, wanted, asked),
-        };
+        let fencing = if is_fenced { Fencing::On } else { Fencing::Off };
+        let result = engine.acquire(now, resource_name, wanted, asked, fencing);
         self.timeline.note(self.now, || {
             let kind = if is_fenced { "fenced" } else { "plain" };
             format!("client {client} locks {name} for {} {asked:?}, {kind}", Millis(ttl))
