@@ -43,7 +43,7 @@ impl Redlock {
         I: IntoIterator,
         I::Item: AsRef<[u8]>,
     {
-        self.acquire_of(Resource::all(resources)?, ttl, None)
+        self.acquire(Resource::all(resources)?, ttl, None)
     }
 
     /// Same as [`try_lock_all`](Redlock::try_lock_all), in as many rounds as fit into `wait`, with
@@ -63,7 +63,7 @@ impl Redlock {
         I: IntoIterator,
         I::Item: AsRef<[u8]>,
     {
-        self.acquire_of(Resource::all(resources)?, ttl, Some(wait))
+        self.acquire(Resource::all(resources)?, ttl, Some(wait))
     }
 
     /// Tries once to share a resource with other readers. On success nobody holds it alone, with
@@ -97,7 +97,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::shared(resource)?, ttl, None)
+        self.acquire(Resource::shared(resource)?, ttl, None)
     }
 
     /// Same as [`try_read`](Redlock::try_read), in as many rounds as fit into `wait`, with random
@@ -112,7 +112,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::shared(resource)?, ttl, Some(wait))
+        self.acquire(Resource::shared(resource)?, ttl, Some(wait))
     }
 
     /// Tries once to take a resource that others share. Once taken, it is a plain lock, the same as
@@ -129,7 +129,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::exclusive(resource)?, ttl, None)
+        self.acquire(Resource::exclusive(resource)?, ttl, None)
     }
 
     /// Same as [`try_write`](Redlock::try_write), in as many rounds as fit into `wait`, with random
@@ -153,7 +153,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::exclusive(resource)?, ttl, Some(wait))
+        self.acquire(Resource::exclusive(resource)?, ttl, Some(wait))
     }
 
     /// A semaphore with so many permits: at most so many of its guards are valid at a time, with
@@ -222,7 +222,7 @@ impl Redlock {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::with_value(resource, value)?, ttl, None)
+        self.acquire(Resource::with_value(resource, value)?, ttl, None)
     }
 
     /// Same as [`try_lock_as`](Redlock::try_lock_as), in as many rounds as fit into `wait`, with
@@ -239,7 +239,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_of(Resource::with_value(resource, value)?, ttl, Some(wait))
+        self.acquire(Resource::with_value(resource, value)?, ttl, Some(wait))
     }
 
     /// Releases the lock that has this value, whoever holds it: also one of another make. It asks
@@ -288,7 +288,7 @@ impl Redlock {
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::with_value(resource, &value)?;
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
-        self.acquire_of(resource.take_over(&token), ttl, None)
+        self.acquire(resource.take_over(&token), ttl, None)
     }
 
     /// Asks every master which value the resource is locked with; of a plain lock, that is its
@@ -322,7 +322,7 @@ impl Semaphore {
     /// The same as [`Redlock::try_lock`]; [`Contended`](crate::LockErrorKind::Contended) if no slot
     /// was free.
     pub fn try_acquire(&self, ttl: Duration) -> Result<LockGuard, LockError> {
-        self.redlock.acquire_of(self.slots.clone(), ttl, None)
+        self.redlock.acquire(self.slots.clone(), ttl, None)
     }
 
     /// Same as [`try_acquire`](Semaphore::try_acquire), in as many rounds as fit into `wait`, with
@@ -332,7 +332,7 @@ impl Semaphore {
     /// The same as [`try_acquire`](Semaphore::try_acquire), and
     /// [`TimedOut`](crate::LockErrorKind::TimedOut).
     pub fn try_acquire_for(&self, ttl: Duration, wait: Duration) -> Result<LockGuard, LockError> {
-        self.redlock.acquire_of(self.slots.clone(), ttl, Some(wait))
+        self.redlock.acquire(self.slots.clone(), ttl, Some(wait))
     }
 }
 

@@ -5,7 +5,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::loop_work::Order;
 use super::signals::Cancel;
 use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
 use crate::error::LockError;
@@ -133,11 +132,8 @@ impl FencedRedlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<Fenced<LockGuard>, LockError> {
-        let guard =
-            self.redlock.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
-                let cancel = self.cancel.clone();
-                Order::Acquire { resource, ttl, patience, fencing: Fencing::On, cancel }
-            })?;
+        let (resource, cancel) = (Resource::new(resource)?, self.cancel.as_ref());
+        let guard = self.redlock.acquire_with(resource, ttl, wait, Fencing::On, cancel)?;
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
     }
 

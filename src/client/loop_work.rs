@@ -266,20 +266,6 @@ impl LoopWork {
         }
     }
 
-    /// An acquisition has begun, or not. Its wait may be cancelled.
-    #[inline]
-    fn begun(
-        &mut self,
-        begun: Result<OpId, LockError>,
-        cancel: Option<Arc<Cancel>>,
-    ) -> Result<OpId, LockError> {
-        let op = begun?;
-        if let Some(cancel) = cancel {
-            self.cancellable.insert(op, cancel);
-        }
-        Ok(op)
-    }
-
     fn take_from_engine(&mut self, op: OpId) -> Option<Lease> {
         // A renewal that has succeeded is judged here (R2): replies may be younger than the turn.
         match self.driver.engine_mut().cancel(Clock.now(), op) {
@@ -373,8 +359,13 @@ impl Work for LoopWork {
                     }
                     Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
                 };
-                match self.begun(begun, cancel) {
-                    Ok(op) => op,
+                match begun {
+                    Ok(op) => {
+                        if let Some(cancel) = cancel {
+                            self.cancellable.insert(op, cancel);
+                        }
+                        op
+                    }
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }

@@ -227,7 +227,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, None, None)
+        self.acquire(Resource::new(resource)?, ttl, None)
     }
 
     /// Tries for at most `wait` to take a lock for `ttl`. If another client holds it, this one
@@ -259,7 +259,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Some(wait), None)
+        self.acquire(Resource::new(resource)?, ttl, Some(wait))
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
@@ -553,65 +553,35 @@ impl Redlock {
         }
     }
 
+    /// Acquires a lock of any form, without a fencing token. Only its client can end the wait.
     fn acquire(
         &self,
-        resource: &[u8],
+        resource: Resource,
         ttl: Duration,
         wait: Option<Duration>,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_with(resource, ttl, wait, Fencing::Off, None)
+    }
+
+    fn acquire_with(
+        &self,
+        resource: Resource,
+        ttl: Duration,
+        wait: Option<Duration>,
+        fencing: Fencing,
         cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
-            let cancel = cancel.cloned();
-            Order::Acquire { resource, ttl, patience, fencing: Fencing::Off, cancel }
-        })
-    }
-
-    /// Acquires a lock of any form.
-    fn acquire_of(
-        &self,
-        resource: Resource,
-        ttl: Duration,
-        wait: Option<Duration>,
-    ) -> Result<LockGuard, LockError> {
-        let rounds = rounds_at_once(&resource);
-        self.acquire_within(rounds, resource, wait, |resource, patience| Order::Acquire {
-            resource,
-            ttl,
-            patience,
-            fencing: Fencing::Off,
-            cancel: None,
-        })
-    }
-
-    #[inline]
-    fn acquire_by(
-        &self,
-        resource: Resource,
-        wait: Option<Duration>,
-        order: impl FnOnce(Resource, Patience) -> Order,
-    ) -> Result<LockGuard, LockError> {
-        self.acquire_within(1, resource, wait, order)
-    }
-
-    /// Acquires a lock with this order; without a wait, in so many rounds. Each kind of order has
-    /// its own copy of this code, so that a plain lock does not pay for the others.
-    #[inline]
-    fn acquire_within(
-        &self,
-        rounds: u32,
-        resource: Resource,
-        wait: Option<Duration>,
-        order: impl FnOnce(Resource, Patience) -> Order,
-    ) -> Result<LockGuard, LockError> {
-        let (patience, limit) = self.patience(rounds, wait)?;
-        self.acquired(self.shared.crew.run(order(resource, patience), limit))
+        let (patience, limit) = self.patience(&resource, wait)?;
+        let cancel = cancel.cloned();
+        let order = Order::Acquire { resource, ttl, patience, fencing, cancel };
+        self.acquired(self.shared.crew.run(order, limit))
     }
 
     /// How long an acquisition with this wait keeps trying, and how long its thread waits for it.
     #[inline]
     fn patience(
         &self,
-        rounds: u32,
+        resource: &Resource,
         wait: Option<Duration>,
     ) -> Result<(Patience, Limit<Moment>), LockError> {
         // Checked before anything else: a forked process must not even read the clock, whose mutex
@@ -624,7 +594,7 @@ impl Redlock {
             Some(wait) => Patience::of_wait(Clock.now(), wait),
         };
         let limit = match patience {
-            Patience::OneRound => Limit::After(self.shared.round_limit * rounds),
+            Patience::OneRound => Limit::After(self.shared.round_limit * rounds_at_once(resource)),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
         Ok((patience, limit))

@@ -84,7 +84,7 @@ impl Reentrant {
     /// The same as [`Redlock::try_lock`]. If this thread holds the lock, the same as
     /// [`LockGuard::extend`]: the guards that it has keep what validity they have.
     pub fn try_lock(&self, ttl: Duration) -> Result<ReentrantGuard, LockError> {
-        self.acquire(ttl, Duration::ZERO)
+        self.try_lock_for(ttl, Duration::ZERO)
     }
 
     /// Same as [`try_lock`](Reentrant::try_lock), but waits for at most `wait` as
@@ -94,10 +94,6 @@ impl Reentrant {
     /// The same as [`try_lock`](Reentrant::try_lock), and
     /// [`TimedOut`](crate::LockErrorKind::TimedOut).
     pub fn try_lock_for(&self, ttl: Duration, wait: Duration) -> Result<ReentrantGuard, LockError> {
-        self.acquire(ttl, wait)
-    }
-
-    fn acquire(&self, ttl: Duration, wait: Duration) -> Result<ReentrantGuard, LockError> {
         let again = self.0.with_own(|hold| -> Result<(), LockError> {
             hold.lock.ensure_again(ttl)?;
             hold.guards += 1;
@@ -106,7 +102,7 @@ impl Reentrant {
         match again {
             Some(result) => result?,
             None => {
-                let lock = self.0.redlock.acquire_of(self.0.resource.clone(), ttl, Some(wait))?;
+                let lock = self.0.redlock.acquire(self.0.resource.clone(), ttl, Some(wait))?;
                 self.0.holds().insert(thread::current().id(), Hold { lock, guards: 1 });
             }
         }

@@ -96,7 +96,7 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<LockGuard, LockError> {
-        let (patience, limit) = self.patience(1, wait)?;
+        let (patience, limit) = self.patience(&next, wait)?;
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
         let order =
             Order::Acquire { resource: next, ttl, patience, fencing: Fencing::Off, cancel: None };

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use super::signals::Cancel;
 use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
 use crate::error::LockError;
+use crate::fencing::Fencing;
+use crate::resource::Resource;
 use crate::sys::clock::time_until;
 
 /// Waits for locks until it is cancelled. It comes from [`Redlock::waiter`].
@@ -55,7 +57,8 @@ impl Waiter {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.redlock.acquire(resource.as_ref(), ttl, Some(wait), Some(&self.cancel))
+        let (resource, cancel) = (Resource::new(resource)?, Some(&self.cancel));
+        self.redlock.acquire_with(resource, ttl, Some(wait), Fencing::Off, cancel)
     }
 
     /// Same as [`Redlock::try_lock_until`], until it is cancelled.
