@@ -152,7 +152,7 @@ impl LockGuard {
     /// TTL would leave less than `min`: acquire the lock with a longer TTL. This is checked even if
     /// enough is left.
     pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
-        self.redlock.check_ensured(self.ttl(), min)?;
+        self.redlock.shared.config.ensured(self.ttl(), min)?;
         if self.remaining() >= min && self.is_valid() {
             return Ok(());
         }

@@ -429,8 +429,8 @@ impl Work for LoopWork {
             self.driver.leave_all_unread();
         }
         if let Some(error) = poller.take_failure() {
-            self.driver
-                .note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
+            let text = format_args!("cannot wait for the masters: {error}");
+            self.driver.records.note(log::Level::Error, text);
         }
         let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
         self.driver.after_poll(now, was_away);
@@ -607,12 +607,12 @@ impl Work for LoopWork {
 
     #[inline]
     fn has_report(&self) -> bool {
-        self.driver.has_records()
+        !self.driver.records.is_empty()
     }
 
     #[inline]
     fn report(&mut self) -> Option<Records> {
-        self.driver.take_records()
+        self.driver.records.take()
     }
 
     fn tell(report: Records) {
@@ -642,7 +642,7 @@ impl Drop for LoopWork {
     fn drop(&mut self) {
         if self.home.is_here() {
             self.driver.finish();
-            if let Some(records) = self.driver.take_records() {
+            if let Some(records) = self.driver.records.take() {
                 records.write();
             }
         } else {

@@ -530,10 +530,6 @@ impl Redlock {
         }
     }
 
-    fn cancel(&self, cancel: &Cancel) {
-        self.shared.signals.cancel(cancel, self.shared.home);
-    }
-
     fn is_same(&self, other: &Redlock) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -620,10 +616,6 @@ impl Redlock {
         Limit::After(self.shared.round_limit)
     }
 
-    pub(crate) fn check_ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
-        self.shared.config.ensured(ttl, min)
-    }
-
     /// Returns no lease if the call slept past the deadline: the lock was then given up.
     pub(crate) fn extend(
         &self,
@@ -648,16 +640,12 @@ impl Redlock {
         self.release_at_home(lease, self.round_limit())
     }
 
-    /// Call this only in the process that created the client.
-    fn release_until(&self, lease: Lease, until: Moment) -> Result<Released, LockError> {
-        self.release_at_home(lease, Limit::At(until))
-    }
-
     /// The limit of a thread that starts to wait now for a round or a release.
     fn round_ends(&self) -> Moment {
         Clock.now().after(self.shared.round_limit)
     }
 
+    /// Call this only in the process that created the client.
     #[inline]
     fn release_at_home(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
         match self.shared.crew.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {

@@ -107,7 +107,8 @@ impl Waiter {
     /// it. The waits end as soon as a thread runs the event loop. In a forked process it ends only
     /// waits of that process.
     pub fn cancel(&self) {
-        self.redlock.cancel(&self.cancel);
+        let shared = &self.redlock.shared;
+        shared.signals.cancel(&self.cancel, shared.home);
     }
 
     /// Whether it was cancelled.

@@ -53,7 +53,8 @@ pub(crate) struct Driver {
     /// The bytes about to be sent; `recipients` are their nodes.
     batch: BytesMut,
     recipients: NodeSet,
-    records: Records,
+    /// The owner writes them, and may add its own.
+    pub(crate) records: Records,
 }
 
 const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
@@ -236,22 +237,6 @@ impl Driver {
     #[inline]
     pub(crate) fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
-    }
-
-    /// The records to be written; the caller must write them.
-    #[inline]
-    pub(crate) fn take_records(&mut self) -> Option<Records> {
-        self.records.take()
-    }
-
-    #[inline]
-    pub(crate) fn has_records(&self) -> bool {
-        !self.records.is_empty()
-    }
-
-    /// A record for the log, to be written with the others.
-    pub(crate) fn note(&mut self, level: Level, text: std::fmt::Arguments<'_>) {
-        self.records.note(level, text);
     }
 
     /// Updates the time, after a wait.

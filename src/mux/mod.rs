@@ -451,7 +451,7 @@ impl Multiplexer {
 
     /// Writes the log records. A logger that panics leaves no work half done.
     fn write_records(&mut self) {
-        if let Some(records) = self.driver.take_records() {
+        if let Some(records) = self.driver.records.take() {
             records.write();
         }
     }

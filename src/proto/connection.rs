@@ -362,7 +362,7 @@ impl Engine {
             }
             Answer::Refused => kind.refusal(),
             Answer::RefusedFor(reason) => {
-                self.rounds.note_reason(round, node, reason);
+                self.rounds.forms.note(round, node, reason);
                 kind.refusal()
             }
             Answer::Holding(holding) => {

@@ -284,7 +284,7 @@ impl KeptLock {
             return Err(LockError::forked());
         }
         let until = redlock.round_ends();
-        redlock.release_until(self.take_until(until), until)
+        redlock.release_at_home(self.take_until(until), Limit::At(until))
     }
 
     /// Releases the lock after the work. It succeeds if the lock was held to the end of the work.

@@ -71,11 +71,6 @@ impl Voting {
         INTENT.saturating_add(round_trip.saturating_mul(INTENT_ROUND_TRIPS)).min(INTENT_MAX)
     }
 
-    /// A node has said why it refuses.
-    pub(crate) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
-        self.forms.note(round, node, reason);
-    }
-
     /// Which resource of a set most nodes have named when they refused it.
     pub(crate) fn held_of(&self, round: usize) -> Option<usize> {
         match self.claim(round).key.form() {

@@ -58,7 +58,7 @@ pub(crate) struct Voting {
     round_trip_nanos: Option<u64>,
     timeout_nanos: u64,
     pub(super) fences: Box<Fences>,
-    forms: Box<Forms>,
+    pub(super) forms: Box<Forms>,
     pub(super) stats: VotingStats,
 }
 

@@ -15,7 +15,8 @@ impl Forms {
         self.said[round].clear();
     }
 
-    pub(super) fn note(&mut self, round: usize, node: usize, reason: u64) {
+    /// A node has said why it refuses.
+    pub(crate) fn note(&mut self, round: usize, node: usize, reason: u64) {
         self.said[round].push((node, reason));
     }
 
