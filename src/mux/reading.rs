@@ -12,6 +12,7 @@ use super::stream::Received;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::{Engine, Node, NodeEvent};
+use crate::resp::ReplyReader;
 use crate::sys::clock::Clock;
 
 /// Reads from one node per turn; the rest follows in the next turn, so that no node starves others.
@@ -203,20 +204,9 @@ impl Driver {
             return 0;
         };
         for left in (1..=replies_max).rev() {
-            if socket.reader.is_at_push() {
-                match socket.reader.next_push() {
-                    Ok(Some(push)) => engine.handle_push(now, node, push),
-                    Ok(None) => return left,
-                    Err(error) => {
-                        self.fail(now, node, NodeOutcome::Protocol(error));
-                        return 0;
-                    }
-                }
-                continue;
-            }
-            match socket.reader.next() {
-                Ok(Some(reply)) => engine.handle_reply(now, node, reply),
-                Ok(None) => return left,
+            match pass_next(engine, &mut socket.reader, node) {
+                Ok(true) => {}
+                Ok(false) => return left,
                 Err(error) => {
                     self.fail(now, node, NodeOutcome::Protocol(error));
                     return 0;
@@ -284,17 +274,8 @@ fn drain(
             if socket.reader.is_empty() {
                 break;
             }
-            if socket.reader.is_at_push() {
-                match socket.reader.next_push()? {
-                    Some(push) => engine.handle_push(engine.last_now(), node, push),
-                    None => break,
-                }
-                replies_left -= 1;
-                continue;
-            }
-            match socket.reader.next()? {
-                Some(reply) => engine.handle_reply(engine.last_now(), node, reply),
-                None => break,
+            if !pass_next(engine, &mut socket.reader, node)? {
+                break;
             }
             replies_left -= 1;
         }
@@ -307,4 +288,18 @@ fn drain(
         next = socket.receive();
     }
     Ok(Drained::NotYet)
+}
+
+/// Passes the next reply or push to the engine. Returns whether one was complete.
+#[inline]
+fn pass_next(
+    engine: &mut Engine,
+    reader: &mut ReplyReader,
+    node: usize,
+) -> Result<bool, ProtocolError> {
+    let now = engine.last_now();
+    if reader.is_at_push() {
+        return Ok(reader.next_push()?.map(|push| engine.handle_push(now, node, push)).is_some());
+    }
+    Ok(reader.next()?.map(|reply| engine.handle_reply(now, node, reply)).is_some())
 }
