@@ -525,17 +525,7 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Reply::Integer(0) => NodeOutcome::Absent,
-            Reply::Error(error) => {
-                let kind = error.kind;
-                self.stats.server_errors += 1;
-                self.nodes[node].keep_error(error);
-                self.count(now, round, node, NodeOutcome::Server(kind));
-                self.rounds.dereference(round);
-                if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
-                    self.fail_node(now, node, NodeOutcome::Server(kind));
-                }
-                return;
-            }
+            Reply::Error(error) => return self.handle_error(now, node, round, error),
             _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
