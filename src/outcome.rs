@@ -339,50 +339,33 @@ pub enum ServerCommand {
 }
 
 impl ServerCommand {
-    /// In the order of their numbers.
-    pub(crate) const ALL: [ServerCommand; 16] = [
-        ServerCommand::Del,
-        ServerCommand::Exists,
-        ServerCommand::Get,
-        ServerCommand::Hget,
-        ServerCommand::Hset,
-        ServerCommand::Pexpire,
-        ServerCommand::Pexpireat,
-        ServerCommand::Pttl,
-        ServerCommand::Set,
-        ServerCommand::Time,
-        ServerCommand::Type,
-        ServerCommand::Zadd,
-        ServerCommand::Zrange,
-        ServerCommand::Zrem,
-        ServerCommand::Zremrangebyscore,
-        ServerCommand::Zscore,
+    /// All with their names, as servers know them, in the order of their numbers.
+    pub(crate) const ALL: [(ServerCommand, &str); 16] = [
+        (ServerCommand::Del, "DEL"),
+        (ServerCommand::Exists, "EXISTS"),
+        (ServerCommand::Get, "GET"),
+        (ServerCommand::Hget, "HGET"),
+        (ServerCommand::Hset, "HSET"),
+        (ServerCommand::Pexpire, "PEXPIRE"),
+        (ServerCommand::Pexpireat, "PEXPIREAT"),
+        (ServerCommand::Pttl, "PTTL"),
+        (ServerCommand::Set, "SET"),
+        (ServerCommand::Time, "TIME"),
+        (ServerCommand::Type, "TYPE"),
+        (ServerCommand::Zadd, "ZADD"),
+        (ServerCommand::Zrange, "ZRANGE"),
+        (ServerCommand::Zrem, "ZREM"),
+        (ServerCommand::Zremrangebyscore, "ZREMRANGEBYSCORE"),
+        (ServerCommand::Zscore, "ZSCORE"),
     ];
 
     /// Its name, as servers know it.
     pub fn name(self) -> &'static str {
-        match self {
-            ServerCommand::Del => "DEL",
-            ServerCommand::Exists => "EXISTS",
-            ServerCommand::Get => "GET",
-            ServerCommand::Hget => "HGET",
-            ServerCommand::Hset => "HSET",
-            ServerCommand::Pexpire => "PEXPIRE",
-            ServerCommand::Pexpireat => "PEXPIREAT",
-            ServerCommand::Pttl => "PTTL",
-            ServerCommand::Set => "SET",
-            ServerCommand::Time => "TIME",
-            ServerCommand::Type => "TYPE",
-            ServerCommand::Zadd => "ZADD",
-            ServerCommand::Zrange => "ZRANGE",
-            ServerCommand::Zrem => "ZREM",
-            ServerCommand::Zremrangebyscore => "ZREMRANGEBYSCORE",
-            ServerCommand::Zscore => "ZSCORE",
-        }
+        ServerCommand::ALL[self as usize].1
     }
 
     pub(crate) fn named(name: &str) -> Option<ServerCommand> {
-        ServerCommand::ALL.into_iter().find(|command| command.name() == name)
+        ServerCommand::ALL.into_iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
     /// By which a trial names it, from 1.
@@ -392,7 +375,7 @@ impl ServerCommand {
 
     pub(crate) fn numbered(number: i64) -> Option<ServerCommand> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        ServerCommand::ALL.get(index).copied()
+        ServerCommand::ALL.get(index).map(|row| row.0)
     }
 }
 
@@ -621,42 +604,27 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    /// Every kind, in the order of their numbers.
-    pub(crate) const ALL: [ServerErrorKind; 14] = [
-        ServerErrorKind::Loading,
-        ServerErrorKind::Misconfigured,
-        ServerErrorKind::OutOfMemory,
-        ServerErrorKind::Auth,
-        ServerErrorKind::Permission,
-        ServerErrorKind::ReadOnly,
-        ServerErrorKind::Cluster,
-        ServerErrorKind::NoReplicas,
-        ServerErrorKind::Busy,
-        ServerErrorKind::NoScript,
-        ServerErrorKind::WrongType,
-        ServerErrorKind::UnknownCommand,
-        ServerErrorKind::MaxClients,
-        ServerErrorKind::Other,
+    /// Every kind and its words, in the order of their numbers.
+    pub(crate) const ALL: [(ServerErrorKind, &str); 14] = [
+        (ServerErrorKind::Loading, "loading"),
+        (ServerErrorKind::Misconfigured, "misconfigured"),
+        (ServerErrorKind::OutOfMemory, "out of memory"),
+        (ServerErrorKind::Auth, "not authenticated"),
+        (ServerErrorKind::Permission, "not permitted"),
+        (ServerErrorKind::ReadOnly, "read only"),
+        (ServerErrorKind::Cluster, "cluster node"),
+        (ServerErrorKind::NoReplicas, "too few replicas"),
+        (ServerErrorKind::Busy, "busy"),
+        (ServerErrorKind::NoScript, "no such script"),
+        (ServerErrorKind::WrongType, "wrong type"),
+        (ServerErrorKind::UnknownCommand, "unknown command"),
+        (ServerErrorKind::MaxClients, "too many clients"),
+        (ServerErrorKind::Other, "other"),
     ];
 }
 
 impl fmt::Display for ServerErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ServerErrorKind::Loading => "loading",
-            ServerErrorKind::Misconfigured => "misconfigured",
-            ServerErrorKind::OutOfMemory => "out of memory",
-            ServerErrorKind::Auth => "not authenticated",
-            ServerErrorKind::Permission => "not permitted",
-            ServerErrorKind::ReadOnly => "read only",
-            ServerErrorKind::Cluster => "cluster node",
-            ServerErrorKind::NoReplicas => "too few replicas",
-            ServerErrorKind::Busy => "busy",
-            ServerErrorKind::NoScript => "no such script",
-            ServerErrorKind::WrongType => "wrong type",
-            ServerErrorKind::UnknownCommand => "unknown command",
-            ServerErrorKind::MaxClients => "too many clients",
-            ServerErrorKind::Other => "other",
-        })
+        f.write_str(ServerErrorKind::ALL[*self as usize].1)
     }
 }

@@ -537,26 +537,17 @@ impl ServerInfo {
 
     /// Adds the fields of another section.
     pub(super) fn add(&mut self, other: ServerInfo) {
-        let ServerInfo {
-            version,
-            run_id,
-            uptime,
-            standalone,
-            replication,
-            memory_max,
-            evicts_nothing,
-            loading,
-        } = other;
-        self.version = version.or(self.version.take());
-        self.run_id = run_id.or(self.run_id.take());
-        self.uptime = uptime.or(self.uptime);
-        self.standalone = standalone.or(self.standalone);
-        if replication != Replication::default() {
-            self.replication = replication;
-        }
-        self.memory_max = memory_max.or(self.memory_max);
-        self.evicts_nothing = evicts_nothing.or(self.evicts_nothing);
-        self.loading = loading.or(self.loading);
+        let is_about_roles = other.replication != Replication::default();
+        *self = ServerInfo {
+            version: other.version.or(self.version.take()),
+            run_id: other.run_id.or(self.run_id.take()),
+            uptime: other.uptime.or(self.uptime),
+            standalone: other.standalone.or(self.standalone),
+            replication: if is_about_roles { other.replication } else { self.replication },
+            memory_max: other.memory_max.or(self.memory_max),
+            evicts_nothing: other.evicts_nothing.or(self.evicts_nothing),
+            loading: other.loading.or(self.loading),
+        };
     }
 }
 

@@ -144,16 +144,7 @@ impl Kind {
             (Kind::Heal, Reply::Integer(2)) => Answer::Healed,
             (Kind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
             (Kind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
-            (
-                Kind::Acquire
-                | Kind::AcquireFenced
-                | Kind::Take
-                | Kind::Extend
-                | Kind::Heal
-                | Kind::Release
-                | Kind::Inspect,
-                _,
-            ) => return None,
+            _ => return None,
         })
     }
 
@@ -162,12 +153,7 @@ impl Kind {
     pub(super) fn wrong_type(self) -> NodeOutcome {
         match self {
             Kind::AcquireFenced => NodeOutcome::Server(ServerErrorKind::WrongType),
-            Kind::Acquire
-            | Kind::Take
-            | Kind::Extend
-            | Kind::Heal
-            | Kind::Release
-            | Kind::Inspect => self.refusal(),
+            _ => self.refusal(),
         }
     }
 

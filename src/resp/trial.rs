@@ -242,7 +242,8 @@ mod tests {
         assert_eq!(names(Trial::Permits), "EXISTS SET TIME");
         assert_eq!(names(Trial::Owned), "EXISTS HGET HSET PEXPIREAT SET TIME");
         assert_eq!(names(Trial::Fenced), "HGET HSET SET TIME");
-        for command in ServerCommand::ALL {
+        for (index, (command, _)) in ServerCommand::ALL.into_iter().enumerate() {
+            assert_eq!(command.number(), index + 1);
             let words = words(command);
             assert_eq!(words[0], command.to_string());
             assert!(Trial::ALL.iter().any(|it| COMMANDS[*it as usize].contains(&command)));
