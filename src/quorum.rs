@@ -202,6 +202,12 @@ impl NodeSet {
     }
 }
 
+impl FromIterator<usize> for NodeSet {
+    fn from_iter<T: IntoIterator<Item = usize>>(nodes: T) -> NodeSet {
+        NodeSet(nodes.into_iter().fold(0, |set, node| set | 1 << node))
+    }
+}
+
 impl fmt::Debug for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
@@ -307,6 +313,7 @@ mod tests {
         let of = |nodes: &[usize]| {
             let mut set = NodeSet::EMPTY;
             nodes.iter().for_each(|node| set.insert(*node));
+            assert_eq!(set, nodes.iter().copied().collect());
             set
         };
         let (one, other) = (of(&[0, 2, 63]), of(&[2, 3]));

@@ -280,9 +280,7 @@ impl Driver {
             }
         }
         if is_due {
-            let mut unread = NodeSet::EMPTY;
-            let nodes = self.nodes.iter().enumerate().filter(|(_, connection)| connection.unread);
-            nodes.for_each(|(node, _)| unread.insert(node));
+            let unread = (0..self.nodes.len()).filter(|node| self.nodes[*node].unread).collect();
             self.engine.handle_timeout_of_others(now, unread);
         }
         self.flush();
@@ -342,6 +340,12 @@ impl Driver {
             }
             self.nodes[node].beside = None;
         }
+    }
+
+    /// Tells the engine what has happened to a node, at the time that it knows.
+    pub(super) fn tell_engine(&mut self, node: usize, event: NodeEvent<'_>) {
+        let now = self.engine.last_now();
+        self.engine.handle_node(now, node, event);
     }
 
     fn carry_out(&mut self) {
@@ -419,7 +423,7 @@ impl Driver {
         };
         match socket.send(&self.batch[..count]) {
             Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
-            Ok(()) => self.engine.handle_node(self.engine.last_now(), node, NodeEvent::Blocked),
+            Ok(()) => self.tell_engine(node, NodeEvent::Blocked),
             Err(error) => self.send_failed(node, &error),
         }
     }
@@ -445,11 +449,7 @@ impl Driver {
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
             let connection = &self.nodes[node];
             let address = connection.addresses[connection.address % connection.addresses.len()];
-            self.engine.handle_node(
-                self.engine.last_now(),
-                node,
-                NodeEvent::Located(&address.to_string()),
-            );
+            self.tell_engine(node, NodeEvent::Located(&address.to_string()));
         }
         self.note_trying(node, self.nodes[node].address);
         match self.dial(node, self.nodes[node].address) {

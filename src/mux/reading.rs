@@ -26,12 +26,10 @@ impl Driver {
     /// Handles a readiness event, after [`after_wait`](Driver::after_wait); the caller flushes when
     /// all are handled. Returns whether its token belongs to this driver.
     pub(crate) fn handle_event(&mut self, event: &Event) -> bool {
-        let Some(node) = event.token().0.checked_sub(self.first.0) else {
+        let node = event.token().0.checked_sub(self.first.0);
+        let Some(node) = node.filter(|node| *node < self.nodes.len()) else {
             return false;
         };
-        if node >= self.nodes.len() {
-            return false;
-        }
         self.read_node(node, event.is_read_closed() || event.is_error());
         true
     }
@@ -100,7 +98,7 @@ impl Driver {
     /// Does what a node's socket is ready for. `to_the_end`: the poll may not announce the bytes
     /// again, so a short read is not the end.
     pub(super) fn read_node(&mut self, node: usize, to_the_end: bool) {
-        let connection = &mut self.nodes[node];
+        let (now, connection) = (self.engine.last_now(), &mut self.nodes[node]);
         let deferred = connection.deferred.take();
         let mut is_late = self.away_until.is_some() || deferred.is_some();
         if is_late {
@@ -109,13 +107,9 @@ impl Driver {
                 || self.away_until > awaited.map(|sent_at| sent_at.after(UNREAD_MAX));
         }
         if is_late {
-            self.engine.handle_node(
-                self.engine.last_now(),
-                node,
-                NodeEvent::ReadingLate { since: deferred },
-            );
+            self.engine.handle_node(now, node, NodeEvent::ReadingLate { since: deferred });
         }
-        connection.read_at = self.engine.last_now();
+        connection.read_at = now;
         match &mut connection.socket {
             // The fast path: the socket has exactly the awaited replies.
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
@@ -135,7 +129,7 @@ impl Driver {
             None => self.ask_lookup(node),
         }
         if is_late {
-            self.engine.handle_node(self.engine.last_now(), node, NodeEvent::ReadingInTime);
+            self.tell_engine(node, NodeEvent::ReadingInTime);
         }
     }
 
@@ -149,17 +143,16 @@ impl Driver {
     }
 
     pub(super) fn receive(&mut self, node: usize, to_the_end: bool) {
-        let mut replies_left = self.engine.replies_per_turn();
-        if to_the_end || self.nodes[node].unread {
-            replies_left = self.read_buffered(self.engine.last_now(), node, replies_left);
-            if replies_left == 0 {
-                return;
-            }
-        }
-        if let Some(socket) = &mut self.nodes[node].socket {
-            let received = socket.receive();
-            self.drain(node, received, to_the_end, replies_left);
-        }
+        let (is_unread, most) = (self.nodes[node].unread, self.engine.replies_per_turn());
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        // What an earlier turn has left comes first.
+        let received = match to_the_end || is_unread {
+            true => Ok(Received::Some),
+            false => socket.receive(),
+        };
+        self.drain(node, received, to_the_end, most);
     }
 
     /// Handles what was received, then reads and handles the rest.
@@ -176,7 +169,7 @@ impl Driver {
         };
         match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
             // A part of a reply that was not requested.
-            Ok(Drained::Enough)
+            Ok(true)
                 if self.engine.node(node).is_idle()
                     && !socket.reader.is_empty()
                     && !socket.reader.is_at_push() =>
@@ -186,35 +179,13 @@ impl Driver {
             }
             // What was announced may have been the end of a watch for failovers, or an answer on a
             // second connection.
-            Ok(Drained::Enough) => {
+            Ok(true) => {
                 self.ask_lookup(node);
                 self.read_beside(node);
             }
-            Ok(Drained::NotYet) => self.leave_unread(node),
+            Ok(false) => self.leave_unread(node),
             Err(failed) => self.fail(self.engine.last_now(), node, failed),
         }
-    }
-
-    /// Handles replies left by an earlier turn, at most `replies_max`. Returns how many more may be
-    /// handled; zero if the turn is over for this node.
-    #[cold]
-    fn read_buffered(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
-        let Driver { engine, nodes, .. } = self;
-        let Some(socket) = &mut nodes[node].socket else {
-            return 0;
-        };
-        for left in (1..=replies_max).rev() {
-            match pass_next(engine, &mut socket.reader, node) {
-                Ok(true) => {}
-                Ok(false) => return left,
-                Err(error) => {
-                    self.fail(now, node, NodeOutcome::Protocol(error));
-                    return 0;
-                }
-            }
-        }
-        self.leave_unread(node);
-        0
     }
 
     /// The announced sockets of the nodes were not read.
@@ -229,13 +200,8 @@ impl Driver {
     }
 }
 
-/// Whether everything that is to be read in this turn was read.
-enum Drained {
-    Enough,
-    NotYet,
-}
-
-/// Handles what was read, then reads and handles the rest. An error ends the connection.
+/// Handles what was read, then reads and handles the rest. Returns whether everything was read that
+/// is to be read in this turn. An error ends the connection.
 #[inline(always)]
 fn drain(
     engine: &mut Engine,
@@ -244,10 +210,10 @@ fn drain(
     mut next: io::Result<Received>,
     to_the_end: bool,
     mut replies_left: usize,
-) -> Result<Drained, Failed> {
+) -> Result<bool, Failed> {
     for reads_left in (0..READS_PER_TURN_MAX).rev() {
         let received = match next {
-            Ok(Received::Nothing) => return Ok(Drained::Enough),
+            Ok(Received::Nothing) => return Ok(true),
             Ok(Received::Ended) => {
                 return Err(NodeOutcome::Disconnected(io::ErrorKind::UnexpectedEof).into());
             }
@@ -269,25 +235,22 @@ fn drain(
         loop {
             replies_left = engine.handle_grants(node, replies_left, || socket.reader.next_grant());
             if replies_left == 0 {
-                return Ok(Drained::NotYet);
+                return Ok(false);
             }
-            if socket.reader.is_empty() {
-                break;
-            }
-            if !pass_next(engine, &mut socket.reader, node)? {
+            if socket.reader.is_empty() || !pass_next(engine, &mut socket.reader, node)? {
                 break;
             }
             replies_left -= 1;
         }
         if received == Received::Last && !to_the_end {
-            return Ok(Drained::Enough);
+            return Ok(true);
         }
         if reads_left == 0 {
             break;
         }
         next = socket.receive();
     }
-    Ok(Drained::NotYet)
+    Ok(false)
 }
 
 /// Passes the next reply or push to the engine. Returns whether one was complete.

@@ -366,12 +366,8 @@ impl Nodes {
         if now < self.next_look_at {
             return;
         }
-        let mut clocks = NodeSet::EMPTY;
-        for node in self.open.iter() {
-            if self.nodes[node].guard.ask_time_rarely(now) {
-                clocks.insert(node);
-            }
-        }
+        let is_asked = |node: &usize| self.nodes[*node].guard.ask_time_rarely(now);
+        let clocks: NodeSet = self.open.iter().filter(is_asked).collect();
         if !clocks.is_empty() {
             self.outbox.push_back(Outgoing::Ask(clocks, Question::Time));
         }

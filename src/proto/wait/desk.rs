@@ -69,10 +69,7 @@ impl Desk {
     /// stands still would tell of the turn when it is long over.
     pub(crate) fn gates_to_hand_on(&self, nodes: &Nodes, hand: Hand, ready: NodeSet) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
-        let mut gates = NodeSet::EMPTY;
-        let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));
-        able.for_each(|node| gates.insert(node));
-        gates
+        hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node)).collect()
     }
 
     /// The node has a new connection, of which nothing is known.
@@ -128,7 +125,7 @@ impl Desk {
     pub(crate) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
         let mut watched = NodeSet::EMPTY;
         let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
-        may_wait.for_each(|node| watched.insert(node));
+        let watched = may_wait.collect::<NodeSet>();
         match cx.nodes.len() - watched.len() < self.config.quorum() {
             true => watched,
             false => NodeSet::all(cx.nodes.len()),

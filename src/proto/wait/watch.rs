@@ -125,9 +125,8 @@ impl LocalQueues {
 
     /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
     pub(super) fn nodes_to_watch(&self, cx: &Cx<'_>, number: u32) -> NodeSet {
-        let mut nodes = NodeSet::EMPTY;
         let Some(stand) = self.stands.get(number) else {
-            return nodes;
+            return NodeSet::EMPTY;
         };
         let mut order = self.desk.choice(cx).gate_order(&stand.key);
         let barred = self.queues.barred_for_now(cx.now, &stand.key);
@@ -140,8 +139,7 @@ impl LocalQueues {
         order.sort_by_key(|node| !stand.refused.contains(*node));
         let moved = (stand.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(moved);
-        order.into_iter().take(WATCHED_NODES).for_each(|node| nodes.insert(node));
-        nodes
+        order.into_iter().take(WATCHED_NODES).collect()
     }
 
     pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
