@@ -31,8 +31,9 @@ pub(crate) use scripts::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
     FREE_AS, FREE_SHARED, GIVE_BACK, INSPECT, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE,
     RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    TRIAL,
 };
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 #[cfg(feature = "testing")]
-pub(crate) use trial::{TRIAL, without_trial};
+pub(crate) use trial::without_trial;
 pub use wait::message;

@@ -15,29 +15,15 @@ use bytes::{BufMut, BytesMut};
 use super::scripts::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
     FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE,
-    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT, TRIAL,
+    TRIAL_FIRST,
 };
 use super::words::{append_word, decimal};
 use crate::outcome::ServerCommand;
 use crate::proto::{Trial, TrialFirst};
 
-/// Whether the answer `r` says that the command is missing.
-macro_rules! is_missing {
-    () => {
-        include_str!("../scripts/missing.lua")
-    };
-}
-
-pub(crate) const TRIAL: &str = concat!(
-    include_str!("../scripts/trial.lua"),
-    is_missing!(),
-    include_str!("../scripts/trial_ends.lua"),
-)
-.trim_ascii_end();
-
-/// The beginning and the end of a trial in front of a script. Between them are the commands.
-const FIRST_BEGINS: &str = "local i,n,r,m=0,0,0,0\nwhile i<";
-const FIRST_ENDS: &str = concat!(is_missing!(), include_str!("../scripts/trial_goes_on.lua"));
+/// What stands in a trial in front of a script for the number of the commands, and for themselves.
+const PLACEHOLDERS: [&str; 2] = ["COUNT", "COMMANDS()"];
 /// Where a master without memory refuses these, it also refuses them behind a trial. A server looks
 /// at its memory before a script has written, and the trial writes.
 const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_EXCLUSIVE, TAKE_OVER];
@@ -143,7 +129,8 @@ pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) ->
     if needs_memory {
         commands.sort_by_key(|command| **command != ServerCommand::Set);
     }
-    let mut text = format!("{FIRST_BEGINS}{} do\ni=i+1\n", commands.len());
+    let [begins, goes_on, ends] = first_parts();
+    let mut text = format!("{begins}{}{goes_on}", commands.len());
     for (index, command) in (1..).zip(&commands) {
         let branch = if index == 1 { "if" } else { "elseif" };
         let number = command.number();
@@ -154,12 +141,22 @@ pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) ->
             let word = if word.is_empty() { key.as_bytes() } else { word.as_bytes() };
             let _ = write!(text, "{comma}\"{}\"", Quoted(word));
         }
-        text.push_str(if needs_memory && index == 1 { ") m=r\n" } else { ")\n" });
+        text.push_str(if needs_memory && index == 1 { ") m=r " } else { ") " });
     }
-    text.push_str("end\n");
-    text.push_str(FIRST_ENDS);
-    text.push_str(script);
+    for part in ["end ", ends, " ", script] {
+        text.push_str(part);
+    }
     text
+}
+
+/// A trial in front of a script, without what its placeholders stand for.
+fn first_parts() -> [&'static str; 3] {
+    let [count, commands] = PLACEHOLDERS;
+    let split =
+        |text: &'static str, at| text.split_once(at).expect("the script has its placeholders");
+    let (begins, rest) = split(TRIAL_FIRST, count);
+    let (goes_on, ends) = split(rest, commands);
+    [begins, goes_on, ends]
 }
 
 /// Bytes within a text of Lua.
@@ -185,46 +182,40 @@ pub(super) fn missing(error: &[u8]) -> Option<ServerCommand> {
 #[cfg(feature = "testing")]
 pub(crate) fn without_trial(script: &[u8]) -> &[u8] {
     let text = std::str::from_utf8(script).ok();
-    let after = text.filter(|text| text.starts_with(FIRST_BEGINS));
-    let after = after.and_then(|text| text.split_once(FIRST_ENDS));
-    after.map_or(script, |(_, script)| script.as_bytes())
+    let [begins, _, ends] = first_parts();
+    let after = text.filter(|text| text.starts_with(begins));
+    let after = after.and_then(|text| text.split_once(ends));
+    after.map_or(script, |(_, script)| script.trim_ascii_start().as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::scripts::ALL;
     use super::*;
     use crate::resource::Resource;
 
     /// The scripts of the queue are tried in another way: without them, clients wait in another
-    /// way.
-    const OTHERS: [&str; 4] = ["hand_on.lua", "inspect.lua", "queue_up.lua", "step_out.lua"];
+    /// way. The others are sent only after the commands of every lock, or try commands themselves.
+    const OTHERS: [&str; 6] =
+        ["HAND_ON", "INSPECT", "QUEUE_UP", "STEP_OUT", "TRIAL", "TRIAL_FIRST"];
 
     #[test]
     fn every_command_of_every_script_has_a_trial() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts");
-        for file in std::fs::read_dir(folder).unwrap() {
-            let file = file.unwrap();
-            let name = file.file_name().into_string().unwrap();
-            let text = std::fs::read_to_string(file.path()).unwrap();
+        for (name, text) in ALL {
             let calls = text.matches("call(").count() - text.matches("call(unpack(").count();
-            assert_eq!(called(&text).count(), calls, "{name}: a command whose name is no text");
-            if OTHERS.contains(&name.as_str()) {
+            assert_eq!(called(text).count(), calls, "{name}: a command whose name is no text");
+            if OTHERS.contains(&name) {
                 continue;
             }
-            for command in called(&text) {
+            let sends = |trial: &Trial| scripts(*trial).contains(&text);
+            let trial = Trial::ALL.into_iter().find(sends);
+            let trial = trial.unwrap_or_else(|| panic!("{name} is in no trial"));
+            for command in called(text) {
                 let command = ServerCommand::named(command);
                 let command = command.unwrap_or_else(|| panic!("{name} calls what is not tried"));
-                let is_known = |command: &ServerCommand| {
-                    let plain = &COMMANDS[Trial::Plain as usize];
-                    *command == ServerCommand::Set || plain.contains(command)
-                };
-                let is_tried = |trial: Trial| {
-                    let sent = scripts(trial).concat();
-                    let is_sent = sent.contains(text.trim_ascii_end());
-                    let commands = &COMMANDS[trial as usize];
-                    is_sent && (commands.contains(&command) || is_known(&command))
-                };
-                assert!(Trial::ALL.into_iter().any(is_tried), "{name}: {command}");
+                let is_tried = |trial| COMMANDS[trial as usize].contains(&command);
+                let is_known = command == ServerCommand::Set || is_tried(Trial::Plain);
+                assert!(is_known || is_tried(trial), "{name}: {command}");
             }
         }
     }
@@ -256,13 +247,13 @@ mod tests {
         let trial = TrialFirst { key: &key, trial: Trial::Permits };
         let text = before(trial, TAKE_SLOT[0]);
         let commands = concat!(
-            "local i,n,r,m=0,0,0,0\nwhile i<3 do\ni=i+1\n",
-            "if i==1 then n=10 r=redis.pcall(\"TIME\")\n",
-            "elseif i==2 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\")\n",
-            "elseif i==3 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\")\n",
-            "end\n",
+            "local i,n,r,m=0,0,0,0 while i<3 do i=i+1 ",
+            "if i==1 then n=10 r=redis.pcall(\"TIME\") ",
+            "elseif i==2 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\") ",
+            "elseif i==3 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\") ",
+            "end ",
         );
-        assert_eq!(text, [commands, FIRST_ENDS, TAKE_SLOT[0]].concat());
+        assert_eq!(text, [commands, first_parts()[2], " ", TAKE_SLOT[0]].concat());
     }
 
     /// The first command is one that a master without memory refuses, so that nothing is written
@@ -275,14 +266,14 @@ mod tests {
             for script in script {
                 let text = before(TrialFirst { key: &key, trial }, script);
                 let first =
-                    "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r\n";
+                    "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r ";
                 assert!(text.contains(first), "{text}");
-                assert_eq!(text.matches("m=r").count(), 1);
+                assert_eq!(text.matches(" m=r ").count(), 1);
             }
         }
         let others = [(Trial::Shares, TAKE_SHARED), (Trial::Owned, TAKE_AS)];
         for (trial, [script, _]) in others {
-            assert!(!before(TrialFirst { key: &key, trial }, script).contains("m=r"));
+            assert!(!before(TrialFirst { key: &key, trial }, script).contains(" m=r "));
         }
     }
 

@@ -4,12 +4,10 @@ use std::sync::LazyLock;
 
 use bytes::{BufMut, BytesMut};
 
+use super::scripts::{HAND_ON, QUEUE_UP, STEP_OUT};
 use super::words::{append, append_word, decimal, eval_head};
 use crate::proto::{Push, Step, Tell, Wait, Wakeup};
 
-pub(crate) const QUEUE_UP: &str = include_str!("../scripts/queue_up.lua").trim_ascii_end();
-pub(crate) const HAND_ON: &str = include_str!("../scripts/hand_on.lua").trim_ascii_end();
-pub(crate) const STEP_OUT: &str = include_str!("../scripts/step_out.lua").trim_ascii_end();
 static HAND_ON_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
 const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
 

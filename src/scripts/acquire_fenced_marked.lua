@@ -1,3 +1,4 @@
+-- Needs: time, wait.
 local c=tonumber(redis.call("HGET",KEYS[3],ARGV[4])or 0)
 local p=tonumber(ARGV[5])
 if not(c and c>=0 and c<9000000000000000)then return redis.error_reply("ERR muxlock: bad fencing counter")end

@@ -1,3 +1,4 @@
+-- Needs: first, time, now.
 local k,c,ttl,value=KEYS[first],KEYS[first+1],tonumber(ARGV[2]),ARGV[first+3]
 local held,seen=redis.pcall("GET",k),redis.pcall("HGET",c,"muxlock")
 local ends,left,vote=redis.call("PTTL",c),redis.call("PTTL",k),0

@@ -1,3 +1,4 @@
+-- Needs: vote, now, ttl, left, k, c, wait.
 if vote>0 then
 local at=string.format("%.0f",now+math.max(ttl,left))
 redis.call("PEXPIREAT",k,at)

@@ -1,3 +1,4 @@
+-- Needs: wait.
 local held=redis.call("GET",KEYS[1])
 local vote=0
 if not held then redis.call("SET",KEYS[1],ARGV[1],"NX","PX",ARGV[2]) vote=2 end

@@ -1,3 +1,4 @@
+-- Needs: is_ours, seen, c, k, held, value, token, left, now, first, vote.
 if is_ours and seen==ARGV[1] then
 redis.pcall("PEXPIREAT",c,"-")
 if held==value and token==ARGV[1] and left>0 then

@@ -1,3 +1,4 @@
+-- Needs: first, wait.
 local vote,i=1,first
 while KEYS[i] do
 local held=redis.pcall("GET",KEYS[i])

@@ -1,3 +1,4 @@
+-- Needs: first, now, wait.
 local k,vote,at=KEYS[first],0,now+tonumber(ARGV[2])
 local kind=redis.call("TYPE",k)["ok"]
 local may_heal=ARGV[3]=="1"and redis.pcall("GET",KEYS[first+1])~=""

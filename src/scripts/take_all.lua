@@ -1,3 +1,4 @@
+-- Needs: first, wait.
 local worst,index,i=-1,0,first
 while KEYS[i] do
 if redis.call("EXISTS",KEYS[i])==1 then

@@ -1,3 +1,4 @@
+-- Needs: first, now, wait.
 local k,intent,vote=KEYS[first],KEYS[first+1],0
 if redis.call("TYPE",k)["ok"]=="zset"and redis.call("PTTL",k)>=0 then redis.call("ZREMRANGEBYSCORE",k,"-inf",string.format("%.0f",now)) end
 local left=redis.pcall("GET",intent)

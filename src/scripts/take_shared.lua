@@ -1,3 +1,4 @@
+-- Needs: first, now, wait.
 local k,vote=KEYS[first],0
 local kind=redis.call("TYPE",k)["ok"]
 if(kind=="none"or kind=="zset"and redis.call("PTTL",k)>=0)and redis.pcall("GET",KEYS[first+1])~=""then

@@ -1,3 +1,4 @@
+-- Needs: first, wait.
 local free,bit,i=0,1,first
 local got=redis.call("SET",KEYS[first+tonumber(ARGV[3])],ARGV[1],"NX","PX",ARGV[2])
 while not got and KEYS[i] do

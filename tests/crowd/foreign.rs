@@ -9,6 +9,7 @@ use testbed::pause;
 
 use crate::contender::now;
 use crate::report::Turn;
+use crate::scripts::RELEASE;
 
 /// No test waits for it.
 const TTL: Duration = Duration::from_secs(30);
@@ -48,9 +49,8 @@ impl Held<'_> {
     /// Returns the time right before.
     pub fn give_back(self) -> Duration {
         let at = now();
-        let script = include_bytes!("../../src/scripts/release.lua");
         for master in self.masters {
-            let words = [b"EVAL", script.as_slice(), b"1", self.key.as_bytes()];
+            let words = [b"EVAL", RELEASE.as_bytes(), b"1", self.key.as_bytes()];
             // A master that is frozen keeps its vote.
             let _ = master.query(&[words.as_slice(), &[self.token.as_bytes()]].concat());
         }

@@ -22,3 +22,9 @@ mod scene;
 mod servers;
 mod stopped;
 mod strangers;
+
+/// The scripts, as they are sent.
+#[allow(dead_code, reason = "not all of them are sent by hand")]
+mod scripts {
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}

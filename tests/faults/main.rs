@@ -29,3 +29,9 @@ mod roles;
 mod scene;
 mod sentinel;
 mod wire;
+
+/// The scripts, as they are sent.
+#[allow(dead_code, reason = "not all of them are sent by hand")]
+mod scripts {
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}

@@ -10,6 +10,8 @@ use muxlock::{
 use muxlock::testing::{Master, Masters, Value};
 use testbed::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};
 
+use crate::scripts::RELEASE;
+
 pub const KEY: &str = "invoice:42";
 /// What dead attempts leave behind must be gone this soon after the fault has healed.
 pub const HEALED_WITHIN: Duration = Duration::from_secs(1);
@@ -250,7 +252,7 @@ pub fn ends_by_itself(master: &Master) {
 /// Deletes a lock's key as a release does, and says whether it was there.
 #[track_caller]
 pub fn compare_and_delete(master: &Master, lock: &LockGuard) -> bool {
-    let (script, key) = (include_bytes!("../../src/scripts/release.lua"), KEY.as_bytes());
+    let (script, key) = (RELEASE.as_bytes(), KEY.as_bytes());
     let answer = master.query(&[b"EVAL", script, b"1", key, lock.token().as_bytes()]);
     answer.unwrap_or_else(|error| panic!("{error}")) == Value::Integer(1)
 }

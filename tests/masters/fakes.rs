@@ -14,50 +14,14 @@ use muxlock::{
 };
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
 
+use crate::scripts::{
+    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED,
+    GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED, TAKE_ALL,
+    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
+
 /// Fakes answer word by word as a server from 7.0 on.
 const WORDS: &str = "the words of errors that fakes use";
-
-const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
-const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
-const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
-const ACQUIRE_FENCED: &str = include_str!("../../src/scripts/acquire_fenced.lua").trim_ascii_end();
-const RAISE: &str = include_str!("../../src/scripts/raise.lua").trim_ascii_end();
-const SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/set_marked.lua"),
-);
-const EXTEND_OR_SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/extend_or_set_marked.lua"),
-);
-
-/// Without a flush marker, and with one.
-macro_rules! form {
-    ($name:literal) => {
-        [form!("form_time", $name), form!("form_marker", $name)]
-    };
-    ($beginning:literal, $name:literal) => {
-        concat!(
-            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
-            include_str!(concat!("../../src/scripts/", $name, ".lua")),
-        )
-        .trim_ascii_end()
-    };
-    (as $($name:literal),*) => {
-        [form!(from "form_time", $($name),*), form!(from "form_marker", $($name),*)]
-    };
-    (from $beginning:literal, $($name:literal),*) => {
-        concat!(
-            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
-            include_str!("../../src/scripts/as.lua"),
-            $(include_str!(concat!("../../src/scripts/", $name, ".lua")),)*
-        )
-        .trim_ascii_end()
-    };
-}
-
-const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua").trim_ascii_end();
-const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua").trim_ascii_end();
 
 /// Random commands for a fake master and a real one.
 const COMMANDS: usize = 3_000;
@@ -320,9 +284,9 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
         "",
     ];
     const TTLS: [&str; 4] = ["20000", "60000", "600000", "3000000"];
-    let sets = [form!("take_all"), form!("keep_all"), [FREE_ALL; 2]];
-    let shares = [form!("take_shared"), form!("keep_shared"), [FREE_SHARED; 2]];
-    let (writer, slots) = (form!("take_exclusive"), form!("take_slot"));
+    let sets = [TAKE_ALL, KEEP_ALL, [FREE_ALL; 2]];
+    let shares = [TAKE_SHARED, KEEP_SHARED, [FREE_SHARED; 2]];
+    let (writer, slots) = (TAKE_EXCLUSIVE, TAKE_SLOT);
     let (mut pair, mut choices) = (Pair::start(), Choices(43));
     let mut votes = std::collections::BTreeSet::new();
     for _ in 0..COMMANDS {
@@ -397,12 +361,7 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
         "89abcdef0123456789abcdef0123456789abcdef",
         "0000000000000000000000000000000000000000",
     ];
-    let [take, over, keep] = [
-        form!(as "take_as", "as_ends"),
-        form!(as "take_over", "as_ends"),
-        form!(as "keep_as", "as_ends"),
-    ];
-    let [free, back, look] = [form!(as "free_as"), form!(as "give_back"), form!(as "look_as")];
+    let [take, over, keep] = [TAKE_AS, TAKE_OVER, KEEP_AS];
     let (mut pair, mut choices) = (Pair::start(), Choices(44));
     let mut replies = std::collections::BTreeSet::new();
     for step in 0..COMMANDS {
@@ -414,9 +373,9 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
             b"take" => take,
             b"over" => over,
             b"keep" => keep,
-            b"free" => [free[0]; 2],
-            b"back" => [back[0]; 2],
-            _ => [look[0]; 2],
+            b"free" => [FREE_AS; 2],
+            b"back" => [GIVE_BACK; 2],
+            _ => [LOOK_AS; 2],
         };
         let is_marked = both[0] != both[1] && choices.pick(&["0", "0", "1"]) == b"1";
         let script = both[usize::from(is_marked)];
@@ -432,7 +391,7 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
             b"del" => vec![b"DEL", b"a"],
             b"as" => vec![b"SET", b"a:as", token, b"NX"],
             b"share" => {
-                let script = form!("take_shared")[0].as_bytes();
+                let script = TAKE_SHARED[0].as_bytes();
                 vec![b"EVAL", script, b"2", b"a", b"a:intent", token, ttl.as_bytes(), b"0"]
             }
             b"both" => vec![b"DEL", b"a", b"a:as", b"marker"],
@@ -447,9 +406,9 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
         (take, &[":0", ":1"]),
         (over, &[":0", ":1"]),
         (keep, &[":0", ":1", ":2"]),
-        (free, &[":0", ":1"]),
-        (back, &[":0", ":1"]),
-        (look, &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
+        ([FREE_AS; 2], &[":0", ":1"]),
+        ([GIVE_BACK; 2], &[":0", ":1"]),
+        ([LOOK_AS; 2], &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
     ];
     for (scripts, expected) in expected {
         for reply in expected.iter().map(|reply| reply.as_bytes()) {

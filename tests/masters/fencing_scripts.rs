@@ -2,12 +2,8 @@
 
 use muxlock::testing::{Master, Value};
 
-const ACQUIRE: &str = include_str!("../../src/scripts/acquire_fenced.lua");
-const ACQUIRE_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/acquire_fenced_marked.lua"),
-);
-const RAISE: &str = include_str!("../../src/scripts/raise.lua");
+use crate::scripts::{ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, RAISE};
+
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
 const COUNTERS: &str = "muxlock:fence";
@@ -34,7 +30,7 @@ impl Scene {
 
     fn acquire(&self, token: &str, proposal: i64) -> Value {
         let proposal = proposal.to_string();
-        self.ask(&["EVAL", ACQUIRE, "2", "k", COUNTERS, token, "60000", BUCKET, &proposal])
+        self.ask(&["EVAL", ACQUIRE_FENCED, "2", "k", COUNTERS, token, "60000", BUCKET, &proposal])
     }
 
     fn raise(&self, token: &str, number: i64) -> Value {
@@ -184,7 +180,7 @@ fn script_with_a_marker_does_the_same_in_one_step() {
     let near = scene.now();
     let acquire = |token: &str, proposal: i64| {
         let proposal = proposal.to_string();
-        let script = ["EVAL", ACQUIRE_MARKED, "3", "k", "marker", COUNTERS];
+        let script = ["EVAL", ACQUIRE_FENCED_MARKED, "3", "k", "marker", COUNTERS];
         scene.ask(&[&script[..], &[token, "60000", "40000", BUCKET, &proposal]].concat())
     };
     assert_eq!(acquire(TOKEN, near), Value::Integer(-40_000), "the marker was gone");

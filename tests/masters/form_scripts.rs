@@ -3,21 +3,18 @@
 
 use muxlock::testing::{Master, Value};
 
-macro_rules! script {
-    ($name:literal) => {
-        concat!(
-            include_str!("../../src/scripts/form_time.lua"),
-            include_str!(concat!("../../src/scripts/", $name, ".lua")),
-        )
-    };
-}
+use crate::scripts::{
+    self, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, SET_MARKED,
+};
 
-const TAKE_SHARED: &str = script!("take_shared");
-const KEEP_SHARED: &str = script!("keep_shared");
-const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua");
-const TAKE_EXCLUSIVE: &str = script!("take_exclusive");
-const TAKE_ALL: &str = script!("take_all");
-const KEEP_ALL: &str = script!("keep_all");
+const TAKE_SHARED: &str = scripts::TAKE_SHARED[0];
+const KEEP_SHARED: &str = scripts::KEEP_SHARED[0];
+const TAKE_EXCLUSIVE: &str = scripts::TAKE_EXCLUSIVE[0];
+const TAKE_ALL: &str = scripts::TAKE_ALL[0];
+const KEEP_ALL: &str = scripts::KEEP_ALL[0];
+const TAKE_AS: &str = scripts::TAKE_AS[0];
+const KEEP_AS: &str = scripts::KEEP_AS[0];
+const TAKE_OVER: &str = scripts::TAKE_OVER[0];
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
 const LONG: i64 = 60_000;
@@ -171,41 +168,7 @@ fn sorted_set_of_others_is_left_alone() {
     assert_eq!(scene.master.pttl(b"k").unwrap(), -1);
 }
 
-const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua");
-const SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/set_marked.lua"),
-);
-const EXTEND_OR_SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/extend_or_set_marked.lua"),
-);
 const VALUE: &str = "desk 4";
-
-macro_rules! marked {
-    ($name:literal) => {
-        concat!(
-            include_str!("../../src/scripts/form_marker.lua"),
-            include_str!(concat!("../../src/scripts/", $name, ".lua")),
-        )
-    };
-}
-
-macro_rules! script_as {
-    ($($name:literal),*) => {
-        concat!(
-            include_str!("../../src/scripts/form_time.lua"),
-            include_str!("../../src/scripts/as.lua"),
-            $(include_str!(concat!("../../src/scripts/", $name, ".lua"))),*
-        )
-    };
-}
-
-const TAKE_AS: &str = script_as!("take_as", "as_ends");
-const KEEP_AS: &str = script_as!("keep_as", "as_ends");
-const TAKE_OVER: &str = script_as!("take_over", "as_ends");
-const GIVE_BACK: &str = script_as!("give_back");
-const FREE_AS: &str = script_as!("free_as");
 
 impl Scene {
     /// The server refuses all that needs memory from now on.
@@ -328,9 +291,9 @@ fn full_master_sets_its_flush_marker_again() {
         scene.ask(&words)
     };
     scene.shorten("k");
-    assert!(is_waiting(kept(marked!("keep_all"), &["k"], "set:m")));
+    assert!(is_waiting(kept(scripts::KEEP_ALL[1], &["k"], "set:m")));
     assert!(scene.lives_long("k"));
-    assert!(is_waiting(kept(marked!("keep_shared"), &["k", "k:intent"], "share:m")));
+    assert!(is_waiting(kept(scripts::KEEP_SHARED[1], &["k", "k:intent"], "share:m")));
     assert!(scene.is_long(TOKEN), "it has become a share");
     for marker in ["set:m", "share:m", "other:m"] {
         assert_eq!(scene.ask(&["EXISTS", marker]), DONE, "{marker}");

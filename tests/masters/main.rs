@@ -61,3 +61,9 @@ mod testing;
 mod threads;
 mod turns;
 mod waiting;
+
+/// The scripts, as they are sent.
+#[allow(dead_code, reason = "not all of them are sent by hand")]
+mod scripts {
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}

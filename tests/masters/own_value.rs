@@ -9,6 +9,7 @@ use muxlock::{Heal, LockErrorKind, LockParts, Owner, Resource, RestartGuard, VAL
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};
+use crate::scripts::{FREE_AS, KEEP_AS, TAKE_AS, TAKE_OVER};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -156,11 +157,6 @@ fn late_release_of_the_same_value_deletes_nothing_of_the_next_lock() {
 /// control, which compares the value alone, deletes it.
 #[test]
 fn release_in_the_socket_of_a_stopped_master_spares_the_next_lock() {
-    const FREE_AS: &str = concat!(
-        include_str!("../../src/scripts/form_time.lua"),
-        include_str!("../../src/scripts/as.lua"),
-        include_str!("../../src/scripts/free_as.lua"),
-    );
     for is_control in [false, true] {
         let (masters, redlock) = start(3);
         let other = other(&masters);
@@ -356,16 +352,6 @@ fn value_lives_no_shorter_than_asked() {
 /// done there, its answer is no vote.
 #[test]
 fn nothing_is_counted_where_the_flush_marker_is_gone() {
-    macro_rules! script {
-        ($name:literal) => {
-            concat!(
-                include_str!("../../src/scripts/form_marker.lua"),
-                include_str!("../../src/scripts/as.lua"),
-                include_str!(concat!("../../src/scripts/", $name, ".lua")),
-                include_str!("../../src/scripts/as_ends.lua"),
-            )
-        };
-    }
     let (masters, redlock) = start(1);
     let _lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
     let Value::Bulk(token) = ask(&masters[0], &["HGET", "a:as", "muxlock"]) else {
@@ -373,12 +359,12 @@ fn nothing_is_counted_where_the_flush_marker_is_gone() {
     };
     let token = std::str::from_utf8(&token).unwrap();
     // In this order, each finds what the one before it has left.
-    let table = [(script!("keep_as"), ""), (script!("take_over"), token), (script!("take_as"), "")];
+    let table = [(KEEP_AS[1], ""), (TAKE_OVER[1], token), (TAKE_AS[1], "")];
     for (script, from) in table {
         let words = ["EVAL", script, "3", "marker", "a", "a:as", token, "10000", "0", "500"];
         let words = [&words[..], &["mine", from]].concat();
         ask(&masters[0], &["DEL", "marker"]);
-        if script == script!("take_as") {
+        if script == TAKE_AS[1] {
             ask(&masters[0], &["DEL", "a", "a:as"]);
         }
         for _ in 0..2 {
@@ -386,7 +372,7 @@ fn nothing_is_counted_where_the_flush_marker_is_gone() {
             assert!(matches!(said, Value::Integer(-500..=-1)), "{said:?}");
         }
         ask(&masters[0], &["SET", "marker", "1"]);
-        if script == script!("take_as") {
+        if script == TAKE_AS[1] {
             ask(&masters[0], &["DEL", "a", "a:as"]);
         }
         assert_eq!(ask(&masters[0], &words), Value::Integer(1), "the control");

@@ -5,13 +5,8 @@ use std::net::TcpStream;
 
 use muxlock::testing::{Master, Value};
 
-const QUEUE_UP: &str = include_str!("../../src/scripts/queue_up.lua");
-const STEP_OUT: &str = include_str!("../../src/scripts/step_out.lua");
-const HAND_ON: &str = include_str!("../../src/scripts/hand_on.lua");
-const TAKE_EXCLUSIVE: &str = concat!(
-    include_str!("../../src/scripts/form_time.lua"),
-    include_str!("../../src/scripts/take_exclusive.lua"),
-);
+use crate::scripts::{HAND_ON, QUEUE_UP, STEP_OUT, TAKE_EXCLUSIVE};
+
 const LEASE: &str = "20000";
 const LETTERS: [&str; 5] = ["ak", "gk", "nk", "ok", "pk"];
 
@@ -195,7 +190,7 @@ fn sign_ends_with_the_wait_of_its_writer() {
     let scene = Scene::start("", "", false);
     for (sign, is_left) in [("", 0), ("another client's", 1)] {
         scene.ask(&["SET", "k:intent", sign, "PX", "60000"]);
-        let words = ["EVAL", TAKE_EXCLUSIVE, "2", "k", "k:intent", "token", "60000", "500"];
+        let words = ["EVAL", TAKE_EXCLUSIVE[0], "2", "k", "k:intent", "token", "60000", "500"];
         assert_eq!(scene.number(&words), 1);
         assert_eq!(scene.number(&["EXISTS", "k:intent"]), is_left, "{sign}");
         scene.ask(&["DEL", "k"]);

@@ -8,6 +8,8 @@ use muxlock::Redlock;
 use muxlock::testing::{Masters, Value};
 use testbed::{Stopwatch, TTL, all_ready, heavy, patient, pause, soon};
 
+use crate::scripts::{FREE_SHARED, TAKE_SHARED};
+
 const KEY: &str = "catalogue";
 const NODES: usize = 3;
 const READERS: usize = 64;
@@ -112,11 +114,6 @@ fn sixty_four_readers_let_a_waiting_writer_in() {
 /// The control: readers that look for the writer's sign at another key keep it out.
 #[test]
 fn control_readers_that_miss_the_sign_keep_a_writer_out() {
-    const TAKE: &str = concat!(
-        include_str!("../../src/scripts/form_time.lua"),
-        include_str!("../../src/scripts/take_shared.lua"),
-    );
-    const FREE: &str = include_str!("../../src/scripts/free_shared.lua");
     let _turn = heavy();
     let masters = start();
     let writer = all_ready(&patient(masters.urls()));
@@ -128,10 +125,10 @@ fn control_readers_that_miss_the_sign_keep_a_writer_out() {
             let votes = masters.iter().map(|master| master.query(&words).unwrap());
             votes.filter(|vote| *vote == Value::Integer(1)).count()
         };
-        if on_all(TAKE) > NODES / 2 {
+        if on_all(TAKE_SHARED[0]) > NODES / 2 {
             counts.hold(reader);
         }
-        on_all(FREE);
+        on_all(FREE_SHARED);
     };
     beside_readers(read, |counts| {
         let before = counts.shares();

@@ -7,9 +7,8 @@ use std::thread;
 use muxlock::testing::{Master, Masters, Value};
 use testbed::{PATIENT, SOON, TTL, all_ready, is_older_than, patient, soon};
 
-const QUEUE_UP: &str = include_str!("../../src/scripts/queue_up.lua");
-const HAND_ON: &str = include_str!("../../src/scripts/hand_on.lua");
-const STEP_OUT: &str = include_str!("../../src/scripts/step_out.lua");
+use crate::scripts::{HAND_ON, QUEUE_UP, STEP_OUT};
+
 const KEY: &str = "k";
 const QUEUE: &str = "k:muxlock:queue";
 const LEASE_MS: i64 = 20_000;

@@ -8,10 +8,12 @@ use std::process::Command;
 use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy of the crate needs to build this test.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "README.md",
+    "build.rs",
+    "build",
     "docs",
     "src",
     "benches",

@@ -10,6 +10,12 @@ mod shrink;
 mod validation;
 mod world;
 
+/// The scripts, as they are sent.
+#[allow(dead_code, reason = "not all of them are sent by hand")]
+mod scripts {
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}
+
 use std::env;
 
 use world::choices::Choices;

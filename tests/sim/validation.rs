@@ -7,78 +7,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::scripts::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
+    FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE,
+    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
 use crate::world::choices::Choices;
 use crate::world::redis::{Data, Redis, Session};
 use crate::world::server::{Refusal, Server};
 use crate::world::wire;
 
 use muxlock::testing::{Master, Value};
-
-const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
-const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
-const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
-const SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/set_marked.lua"),
-);
-const EXTEND_OR_SET_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/extend_or_set_marked.lua"),
-);
-
-const ACQUIRE_FENCED: &str = include_str!("../../src/scripts/acquire_fenced.lua").trim_ascii_end();
-const ACQUIRE_FENCED_MARKED: &str = concat!(
-    include_str!("../../src/scripts/marker.lua"),
-    include_str!("../../src/scripts/acquire_fenced_marked.lua"),
-);
-const RAISE: &str = include_str!("../../src/scripts/raise.lua").trim_ascii_end();
-
-/// A script of a form, with its beginning: without a flush marker, and with one.
-macro_rules! form {
-    ($name:literal) => {
-        [
-            concat!(
-                include_str!("../../src/scripts/form_time.lua"),
-                include_str!(concat!("../../src/scripts/", $name, ".lua")),
-            ),
-            concat!(
-                include_str!("../../src/scripts/form_marker.lua"),
-                include_str!(concat!("../../src/scripts/", $name, ".lua")),
-            ),
-        ]
-    };
-}
-
-const TAKE_ALL: [&str; 2] = form!("take_all");
-const KEEP_ALL: [&str; 2] = form!("keep_all");
-const TAKE_SHARED: [&str; 2] = form!("take_shared");
-const KEEP_SHARED: [&str; 2] = form!("keep_shared");
-const TAKE_EXCLUSIVE: [&str; 2] = form!("take_exclusive");
-const TAKE_SLOT: [&str; 2] = form!("take_slot");
-const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua");
-const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua");
-
-/// The same for a key with the caller's value.
-macro_rules! form_as {
-    (from $beginning:literal, $($name:literal),*) => {
-        concat!(
-            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
-            include_str!("../../src/scripts/as.lua"),
-            $(include_str!(concat!("../../src/scripts/", $name, ".lua")),)*
-        )
-    };
-    ($($name:literal),*) => {
-        [form_as!(from "form_time", $($name),*), form_as!(from "form_marker", $($name),*)]
-    };
-}
-
-const FORM_MARKER: &str = include_str!("../../src/scripts/form_marker.lua");
-const TAKE_AS: [&str; 2] = form_as!("take_as", "as_ends");
-const TAKE_OVER: [&str; 2] = form_as!("take_over", "as_ends");
-const KEEP_AS: [&str; 2] = form_as!("keep_as", "as_ends");
-const FREE_AS: &str = form_as!(from "form_time", "free_as");
-const GIVE_BACK: &str = form_as!(from "form_time", "give_back");
-const LOOK_AS: &str = form_as!(from "form_time", "look_as");
 
 const SCRIPTS: u64 = 80;
 const COMMANDS_PER_SCRIPT: usize = 60;
@@ -541,8 +480,12 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
     let end = (20_000 + 20_000 * step).to_string();
     let [free, give_back, look] = [[FREE_AS; 2], [GIVE_BACK; 2], [LOOK_AS; 2]];
     let scripts = [TAKE_AS, TAKE_AS, TAKE_OVER, KEEP_AS, KEEP_AS, free, give_back, look];
-    let script = match choices.below(13) {
-        n @ 0..8 => scripts[n as usize][usize::from(choices.chance(300))],
+    let (script, is_marked) = match choices.below(13) {
+        n @ 0..8 => {
+            let both = scripts[n as usize];
+            let is_marked = choices.chance(300) && both[0] != both[1];
+            (both[usize::from(is_marked)], is_marked)
+        }
         n => {
             let words: &[&str] = match (n, choices.below(6)) {
                 (8, 0) => &["SET", key, value, "NX", "PX", &end],
@@ -567,7 +510,6 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
             return words.iter().map(|word| (*word).to_owned()).collect();
         }
     };
-    let is_marked = script.starts_with(FORM_MARKER);
     let mut words = vec!["EVAL", script, if is_marked { "3" } else { "2" }];
     words.extend(is_marked.then_some("marker"));
     words.extend([key, &beside, token, &end, choices.pick(&["0", "1"])]);

@@ -394,15 +394,15 @@ fn feature_testing_stands_alone() {
     assert!(manifest.contains("\ntesting = []\n"), "the feature brings a dependency");
 }
 
-/// What tests share is in the crate `testbed`. Two include what is tested itself: an example, and
-/// the hand-over between threads.
+/// What tests share is in the crate `testbed`. Three include what is tested itself: an example, the
+/// hand-over between threads, and what composes scripts.
 #[test]
 fn tests_and_benches_include_no_file_of_another() {
     let mut files = Vec::new();
     for folder in ["tests", "testbed", "benches"] {
         collect(&root().join(folder), &mut files);
     }
-    let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs"];
+    let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs", "tests/scripts/main.rs"];
     for (path, text) in files {
         let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
         let includes = text.lines().any(|line| line.starts_with("#[path"));
@@ -413,7 +413,9 @@ fn tests_and_benches_include_no_file_of_another() {
 #[test]
 fn sources_are_clean() {
     let mut files = library();
-    for folder in ["tests", "testbed", "benches", "examples", "src/cli", "src/bin", "src/testing"] {
+    for folder in
+        ["tests", "testbed", "benches", "examples", "build", "src/cli", "src/bin", "src/testing"]
+    {
         collect(&root().join(folder), &mut files);
     }
     let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];

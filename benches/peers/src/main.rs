@@ -27,6 +27,7 @@ mod presentation;
 mod proxy;
 mod questions;
 mod report;
+mod scripts;
 mod stats;
 mod targets;
 mod worker;

@@ -34,7 +34,7 @@ const INFO_LINES_MAX: usize = 10_000;
 const SECONDS_MAX: i64 = 253_402_300_799;
 /// A channel as those that clients listen to while they wait. Nobody listens to this one.
 const CHANNEL: &[u8] = b"muxlock:doctor";
-const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
+const RELEASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/RELEASE.lua"));
 
 const SETTINGS: [&str; 15] = [
     "maxmemory",

@@ -14,6 +14,10 @@ use super::redis::{Change, ChangeKind, Key, Value};
 use super::timeline::Short;
 use super::wire::Reply;
 use super::work::Kind;
+use crate::scripts::{
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
 
 /// How many permits there are.
 const SLOTS: u32 = 2;
@@ -21,8 +25,6 @@ const SLOTS: u32 = 2;
 pub const VALUES: [&str; 2] = ["one", "two"];
 /// For how long a writer that waits, and is far away, may hold readers off.
 const INTENT_MS: i64 = 5_000;
-/// What a script must not lack that checks the flush marker.
-const MARKED: &[u8] = b"ready_at";
 
 /// What a command does with a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,36 +57,21 @@ pub struct Form<'a> {
     pub value: (&'a [u8], &'a [u8]),
 }
 
-macro_rules! source {
-    ($name:literal) => {
-        include_str!(concat!("../../../src/scripts/", $name, ".lua"))
-    };
-}
-
-macro_rules! source_as {
-    ($name:literal) => {
-        concat!(source!("as"), source!($name))
-    };
-    ($name:literal, $end:literal) => {
-        concat!(source!("as"), source!($name), source!($end))
-    };
-}
-
-/// The ends of the scripts.
-const SCRIPTS: [(&str, What, Step); 13] = [
-    (source!("take_all"), What::All, Step::Take),
-    (source!("keep_all"), What::All, Step::Keep),
-    (source!("free_all"), What::All, Step::Free),
-    (source!("take_shared"), What::Shared, Step::Take),
-    (source!("keep_shared"), What::Shared, Step::Keep),
-    (source!("free_shared"), What::Shared, Step::Free),
-    (source!("take_exclusive"), What::Exclusive, Step::Take),
-    (source!("take_slot"), What::Slot, Step::Take),
-    (source_as!("take_as", "as_ends"), What::As, Step::Take),
-    (source_as!("take_over", "as_ends"), What::As, Step::Take),
-    (source_as!("keep_as", "as_ends"), What::As, Step::Keep),
-    (source_as!("free_as"), What::As, Step::Free),
-    (source_as!("give_back"), What::As, Step::Free),
+/// The scripts, without and with a check of the flush marker.
+const SCRIPTS: [([&str; 2], What, Step); 13] = [
+    (TAKE_ALL, What::All, Step::Take),
+    (KEEP_ALL, What::All, Step::Keep),
+    ([FREE_ALL; 2], What::All, Step::Free),
+    (TAKE_SHARED, What::Shared, Step::Take),
+    (KEEP_SHARED, What::Shared, Step::Keep),
+    ([FREE_SHARED; 2], What::Shared, Step::Free),
+    (TAKE_EXCLUSIVE, What::Exclusive, Step::Take),
+    (TAKE_SLOT, What::Slot, Step::Take),
+    (TAKE_AS, What::As, Step::Take),
+    (TAKE_OVER, What::As, Step::Take),
+    (KEEP_AS, What::As, Step::Keep),
+    ([FREE_AS; 2], What::As, Step::Free),
+    ([GIVE_BACK; 2], What::As, Step::Free),
 ];
 
 /// What a command is about, if it is one of these.
@@ -92,12 +79,12 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
     let [b"EVAL", script, count, rest @ ..] = words else {
         return None;
     };
-    let is_its = |it: &&(&str, What, Step)| script.ends_with(it.0.trim_ascii_end().as_bytes());
-    let (_, what, step) = *SCRIPTS.iter().find(is_its)?;
+    // A trial may stand in front of it.
+    let is_sent = |it: &&str| script.ends_with(it.as_bytes());
+    let (both, what, step) = *SCRIPTS.iter().find(|it| it.0.iter().any(&is_sent))?;
     let count = std::str::from_utf8(count).ok()?.parse().ok()?;
     let (keys, args) = rest.split_at_checked(count)?;
-    let is_marked = script.windows(MARKED.len()).any(|part| part == MARKED);
-    let keys = &keys[usize::from(is_marked)..];
+    let keys = &keys[usize::from(!is_sent(&both[0]))..];
     let &[token, ttl, extra, ..] = args else {
         return None;
     };

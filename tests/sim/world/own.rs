@@ -15,12 +15,12 @@ use super::redis::{Key, Value};
 use super::timeline::Short;
 use super::wire::Reply;
 use super::work::{Kind, Operation, digits};
+use crate::scripts::LOOK_AS;
 
 /// The token of a lock that has none.
 pub const NOBODY: [u8; 40] = [b'0'; 40];
 /// No lock has this value.
 const NOBODYS: &str = "three";
-const LOOK: &str = include_str!("../../../src/scripts/look_as.lua");
 
 /// What a client does with a lock that it knows by its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl World {
     pub fn note_said(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply) {
         let db = self.connections[id].session.db;
         let said = match (words, reply) {
-            ([b"EVAL", script, _, key, ..], _) if script.ends_with(LOOK.trim_end().as_bytes()) => {
+            ([b"EVAL", script, _, key, ..], _) if script.ends_with(LOOK_AS.as_bytes()) => {
                 let key = (db, key.to_vec());
                 let is_error = matches!(reply, Reply::Error(_));
                 let had = if is_error { Some(None) } else { self.had(node, &key) };

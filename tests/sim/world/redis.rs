@@ -10,6 +10,7 @@ use super::listeners::Listeners;
 use super::script;
 use super::server::{Refusal, Server};
 use super::wire::{Protocol, Reply};
+use crate::scripts::SET_MARKED;
 
 const DATABASES: u64 = 16;
 
@@ -469,7 +470,7 @@ pub fn is_queue(key: &[u8]) -> bool {
 
 /// Whether a script that checks the flush marker sets the key only, and extends nothing.
 pub fn is_set(script: &[u8]) -> bool {
-    script.windows(11).any(|part| part == b"if set then")
+    script == SET_MARKED.as_bytes()
 }
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";

@@ -13,6 +13,7 @@ use super::redis::{Change, ChangeKind, compared, is_queue, is_set};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
+use crate::scripts::EXTEND_OR_SET;
 
 /// What no client that speaks RESP2 to a lock server expects, from its first byte on.
 const POISONS: [&[u8]; 4] = [b"HTTP/1.1 400 Bad Request\r\n", b">2\r\n", b"_\r\n", b"*-7\r\n"];
@@ -423,8 +424,7 @@ impl World {
                 }
             }
             (Reply::Integer(0), [b"EVAL", script, _, _, _, _]) => {
-                let heals = script.windows(8).any(|part| part == b"return 2");
-                self.rare.hit_if(heals, Rare::HealRefused);
+                self.rare.hit_if(*script == EXTEND_OR_SET.as_bytes(), Rare::HealRefused);
             }
             (Reply::Status("OK"), [b"SET", key, ..]) if is_sighting(key) => {
                 self.rare.hit(Rare::Sighted);

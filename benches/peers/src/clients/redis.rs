@@ -5,14 +5,14 @@ use redis::{Connection, Value};
 use super::{Failure, Locks};
 use crate::floor::token;
 use crate::job::Job;
-
-const RELEASE: &str = include_str!("../../../../src/scripts/release.lua").trim_ascii_end();
+use crate::scripts::sent;
 
 /// The first master alone.
 pub struct Redis {
     connection: Connection,
     key: String,
     ttl: u64,
+    release: String,
 }
 
 impl Redis {
@@ -20,7 +20,7 @@ impl Redis {
     pub fn for_job(job: &Job) -> Result<Redis, Failure> {
         let url = job.urls().into_iter().next().ok_or("no masters")?;
         let connection = redis::Client::open(url)?.get_connection()?;
-        Ok(Redis { connection, key: job.key(), ttl: job.ttl_ms() })
+        Ok(Redis { connection, key: job.key(), ttl: job.ttl_ms(), release: sent("RELEASE") })
     }
 }
 
@@ -41,7 +41,7 @@ impl Locks for Redis {
 
     fn unlock(&mut self, held: [u8; 40]) -> bool {
         let reply = redis::cmd("EVAL")
-            .arg(RELEASE)
+            .arg(&self.release)
             .arg(1)
             .arg(&self.key)
             .arg(&held[..])

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-const FENCED: &str = include_str!("../../../../src/scripts/acquire_fenced.lua").trim_ascii_end();
-const RELEASE: &str = include_str!("../../../../src/scripts/release.lua").trim_ascii_end();
+use crate::scripts::sent;
+
 /// As many characters as a token has.
 pub const TOKEN: usize = 40;
 /// As many digits as the number of a key has.
@@ -37,13 +37,14 @@ impl Template {
     /// The script that sets the key and says whether it took the proposed fencing token; the
     /// proposal comes last.
     pub fn fenced(key: &str, ttl_ms: u64) -> Template {
+        let fenced = sent("ACQUIRE_FENCED");
         let (ttl, number) = (ttl_ms.to_string(), "0".repeat(NUMBER));
-        Template::new(&["EVAL", FENCED, "2", key, "muxlock:fence"], &[&ttl, "7", &number])
+        Template::new(&["EVAL", &fenced, "2", key, "muxlock:fence"], &[&ttl, "7", &number])
     }
 
     /// The compare-and-delete script.
     pub fn release(key: &str) -> Template {
-        Template::new(&["EVAL", RELEASE, "1", key], &[])
+        Template::new(&["EVAL", &sent("RELEASE"), "1", key], &[])
     }
 
     fn new(before: &[&str], after: &[&str]) -> Template {
