@@ -29,7 +29,7 @@ const SCRIPTS: [(&str, &[&str]); 19] = [
     ("HAND_ON", &["hand_on"]),
     ("STEP_OUT", &["step_out"]),
     ("TRIAL", &["trial", "missing", "trial_ends"]),
-    ("TRIAL_FIRST", &["trial_first", "missing", "trial_goes_on"]),
+    ("TRIAL_FIRST", &["trial_first", "missing", "trial_first_ends"]),
 ];
 
 /// Each script of which there are two, with its pieces: in front of them is `form_time`, and if it

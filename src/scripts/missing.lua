@@ -1,3 +1,8 @@
+-- Piece: whether the reply `r` is the error of a command that the server lacks, or that the user has
+-- no right to. An error about the right to a key contains " access ", and is another matter.
 -- Needs: r.
-local e=type(r)=="table"and r["err"]
-if e and(string.find(e,"nknown",1,true)or not string.find(e," access ",1,true)and(string.find(e,"NOPERM",1,true)or string.find(e,"ACL failure",1,true)or string.find(e,"user executing",1,true)))then
+
+local missing = type(r) == "table" and r["err"]
+missing = missing and (string.find(missing, "nknown")
+  or not string.find(missing, " access ") and (string.find(missing, "NOPERM")
+  or string.find(missing, "ACL failure") or string.find(missing, "user executing")))

@@ -1,30 +1,44 @@
-local k,q,me,i=KEYS[1],KEYS[2],ARGV[1],0
-local p=redis.call("LPOS",q,me)
-local first=redis.call("EXISTS",k)==1 and "p" or "g"
-if ARGV[2]=="1" then
-local h=redis.call("LINDEX",q,0)
-redis.call("PEXPIRE",q,ARGV[3])
-if h~=me then
-if p then redis.call("LREM",q,1,me) end
-redis.call("LPUSH",q,me)
-end
-if not h then
-redis.call("PEXPIRE",q,ARGV[3])
-elseif h~=me then
-redis.call("PUBLISH",h,"o"..k)
-redis.call("LREM",q,1,h)
-end
-i=1
-elseif not p then
-return 0
+-- Leaves the queue, or takes its first position: `Wait::StepOut` (W11, W12).
+-- KEYS: the lock, the queue. ARGV: the engine's channel, `Step`: 1 for the first position or 0 to
+-- leave, for how many milliseconds the queue lives.
+-- Answers 0.
+-- The letters that it publishes are those of `Wakeup` in `src/proto/command.rs`.
+
+local lock, queue, me, i = KEYS[1], KEYS[2], ARGV[1], 0
+local position = redis.call("LPOS", queue, me)
+local letter = redis.call("EXISTS", lock) == 1 and "p" or "g"
+if ARGV[2] == "1" then
+  local other = redis.call("LINDEX", queue, 0)
+  redis.call("PEXPIRE", queue, ARGV[3])
+  if other ~= me then
+    if position then redis.call("LREM", queue, 1, me) end
+    redis.call("LPUSH", queue, me)
+  end
+  if not other then
+    -- The queue was absent at the first PEXPIRE.
+    redis.call("PEXPIRE", queue, ARGV[3])
+  elseif other ~= me then
+    -- The former first one slept, and loses its position (W11).
+    redis.call("PUBLISH", other, "o" .. lock)
+    redis.call("LREM", queue, 1, other)
+  end
+  i = 1
+elseif not position then
+  return 0
 else
-redis.call("LREM",q,1,me)
-if p>1 then return 0 end
-i=p
+  redis.call("LREM", queue, 1, me)
+  -- The first two stay the first two.
+  if position > 1 then return 0 end
+  i = position
 end
-while i<2 do
-local h=redis.call("LINDEX",q,i)
-if not h then break end
-if redis.call("PUBLISH",h,(i==0 and first or "n")..k)==0 then redis.call("LREM",q,1,h) else i=i+1 end
+-- Notifies the new first and second ones. An entry without a listener is removed.
+while i < 2 do
+  local other = redis.call("LINDEX", queue, i)
+  if not other then break end
+  if redis.call("PUBLISH", other, (i == 0 and letter or "n") .. lock) == 0 then
+    redis.call("LREM", queue, 1, other)
+  else
+    i = i + 1
+  end
 end
 return 0
