@@ -188,7 +188,7 @@ mod tests {
             assert!(!scripts[..i].contains(script), "{script}");
             assert!(script.starts_with("local ") && !script.ends_with('\n'));
         }
-        let marks = scripts.iter().filter(|script| script.contains("\"GET\",KEYS[1]))")).count();
+        let marks = scripts.iter().filter(|script| script.contains("=2,KEYS[1],")).count();
         assert_eq!(marks, 9, "those with a marker read it from the first key");
     }
 

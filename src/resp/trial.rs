@@ -248,9 +248,9 @@ mod tests {
         let text = before(trial, TAKE_SLOT[0]);
         let commands = concat!(
             "local i,n,r,m=0,0,0,0 while i<3 do i=i+1 ",
-            "if i==1 then n=10 r=redis.pcall(\"TIME\") ",
-            "elseif i==2 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\") ",
-            "elseif i==3 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\") ",
+            "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\") ",
+            "elseif i==2 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\") ",
+            "elseif i==3 then n=10 r=redis.pcall(\"TIME\") ",
             "end ",
         );
         assert_eq!(text, [commands, first_parts()[2], " ", TAKE_SLOT[0]].concat());
@@ -295,6 +295,6 @@ mod tests {
         let exists = "$1\r\n2\r\n$1\r\n2\r\n$6\r\nEXISTS\r\n$1\r\nk\r\n";
         let set = ["9", "6", "SET", "k", "v", "XX", "PX", "1"];
         let set = set.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
-        assert_eq!(String::from_utf8(out.to_vec()).unwrap(), format!("{head}{time}{set}{exists}"));
+        assert_eq!(String::from_utf8(out.to_vec()).unwrap(), format!("{head}{set}{exists}{time}"));
     }
 }

@@ -1,9 +1,16 @@
--- Needs: first, time, now.
-local k,c,ttl,value=KEYS[first],KEYS[first+1],tonumber(ARGV[2]),ARGV[first+3]
-local held,seen=redis.pcall("GET",k),redis.pcall("HGET",c,"muxlock")
-local ends,left,vote=redis.call("PTTL",c),redis.call("PTTL",k),0
-local is_ours,token=type(seen)=="string"and string.len(seen)==40,"0000000000000000000000000000000000000000"
-if type(seen)=="table"and redis.call("EXISTS",c)==0 then return seen end
-if is_ours and ends>=left and left>=redis.call("PTTL",c) then token=seen end
-time=redis.call("TIME")
-now=time[1]*1000+math.floor(time[2]/1000)+1
+-- Piece: looks at a lock with a caller's value, and at its companion, the hash that has the token
+-- of the attempt (K11, K12). Afterwards `token` is that token, or zeros if the lock has none.
+-- KEYS: the marker if there is one, the lock, the companion. ARGV: the token, the time to live in
+-- milliseconds, 1 to heal or 0, the quarantine if there is a marker, the value, the token of the
+-- former holder in a take-over.
+-- Needs: first.
+
+local key, companion, value = KEYS[first], KEYS[first + 1], ARGV[first + 3]
+local held, seen = redis.pcall("GET", key), redis.pcall("HGET", companion, "muxlock")
+local ends, left, vote = redis.call("PTTL", companion), redis.call("PTTL", key), 0
+local is_ours = type(seen) == "string" and string.len(seen) == 40
+local token = "0000000000000000000000000000000000000000"
+-- The error is not about the type of the companion: the user lacks a right.
+if type(seen) == "table" and redis.call("EXISTS", companion) == 0 then return seen end
+-- Both must expire at the same moment (K12). Time can pass between two PTTL.
+if is_ours and ends >= left and left >= redis.call("PTTL", companion) then token = seen end

@@ -1,5 +1,5 @@
--- Piece: whether the reply `r` is the error of a command that the server lacks, or that the user has
--- no right to. An error about the right to a key contains " access ", and is another matter.
+-- Piece: whether the reply `r` is the error of a command that the server lacks, or that the user
+-- has no right to. An error about the right to a key contains " access ", and is another matter.
 -- Needs: r.
 
 local missing = type(r) == "table" and r["err"]

@@ -1,14 +1,25 @@
--- Needs: first, wait.
-local worst,index,i=-1,0,first
+-- Takes several keys if all are free: `FormStep::Take` of `Form::All` (K1, K2).
+-- KEYS: the marker if there is one, the locks. ARGV: the token, the time to live in milliseconds,
+-- 0, the quarantine.
+-- Answers 1 if the keys were taken, else 2 plus the index of the held key that lives longest.
+-- Needs: first.
+
+local longest, held, i = -1, 0, first
 while KEYS[i] do
-if redis.call("EXISTS",KEYS[i])==1 then
-local left=redis.call("PTTL",KEYS[i])
-if left<0 then left=9007199254740991 end
-if left>worst then worst=left index=i-first+1 end
+  if redis.call("EXISTS", KEYS[i]) == 1 then
+    local left = redis.call("PTTL", KEYS[i])
+    -- This key never expires.
+    if left < 0 then left = 9007199254740991 end
+    if left > longest then
+      longest = left
+      held = i - first + 1
+    end
+  end
+  i = i + 1
 end
-i=i+1
+i = first
+while held == 0 and KEYS[i] do
+  redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
+  i = i + 1
 end
-i=first
-while index==0 and KEYS[i] do redis.call("SET",KEYS[i],ARGV[1],"PX",ARGV[2]) i=i+1 end
-if wait>0 then return -wait end
-return index+1
+local vote = held + 1

@@ -1,10 +1,19 @@
--- Needs: first, now, wait.
-local k,intent,vote=KEYS[first],KEYS[first+1],0
-if redis.call("TYPE",k)["ok"]=="zset"and redis.call("PTTL",k)>=0 then redis.call("ZREMRANGEBYSCORE",k,"-inf",string.format("%.0f",now)) end
-local left=redis.pcall("GET",intent)
-if redis.call("SET",k,ARGV[1],"NX","PX",ARGV[2]) then
-if left==""then redis.call("DEL",intent) end
-vote=1
-elseif ARGV[3]~="0"and(not left or left=="")then redis.call("SET",intent,"","PX",ARGV[3]) end
-if wait>0 then return -wait end
-return vote
+-- Takes a write lock: `FormStep::Take` of `Form::Exclusive` (K4 to K6).
+-- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
+-- time to live in milliseconds, the time to live of the sign or 0, the quarantine.
+-- Answers 1 if the lock was taken, else 0.
+-- Needs: first, now.
+
+local key, sign, vote = KEYS[first], KEYS[first + 1], 0
+-- Read locks that have expired count for nothing (K5).
+if redis.call("TYPE", key)["ok"] == "zset" and redis.call("PTTL", key) >= 0 then
+  redis.call("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now))
+end
+-- A sign is empty; any other value is somebody's lock, and stays (K6).
+local left = redis.pcall("GET", sign)
+if redis.call("SET", key, ARGV[1], "NX", "PX", ARGV[2]) then
+  if left == "" then redis.call("DEL", sign) end
+  vote = 1
+elseif ARGV[3] ~= "0" and (not left or left == "") then
+  redis.call("SET", sign, "", "PX", ARGV[3])
+end

@@ -1,11 +1,14 @@
--- Needs: first, wait.
-local free,bit,i=0,1,first
-local got=redis.call("SET",KEYS[first+tonumber(ARGV[3])],ARGV[1],"NX","PX",ARGV[2])
+-- Takes one of several keys: `FormStep::Take` of `Form::Slot` (K8).
+-- KEYS: the marker if there is one, the slots. ARGV: the token, the time to live in milliseconds,
+-- the index of the slot, the quarantine.
+-- Answers 1 if the slot was taken, else 2 plus 2^index of each free slot.
+-- Needs: first.
+
+local vote, bit, i = 2, 1, first
+local got = redis.call("SET", KEYS[first + tonumber(ARGV[3])], ARGV[1], "NX", "PX", ARGV[2])
 while not got and KEYS[i] do
-if redis.call("EXISTS",KEYS[i])==0 then free=free+bit end
-bit=bit*2
-i=i+1
+  if redis.call("EXISTS", KEYS[i]) == 0 then vote = vote + bit end
+  bit = bit * 2
+  i = i + 1
 end
-if wait>0 then return -wait end
-if got then return 1 end
-return 2+free
+if got then vote = 1 end

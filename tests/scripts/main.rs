@@ -109,16 +109,19 @@ fn no_script_has_become_longer() {
     }
 }
 
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_')
+}
+
 #[test]
 fn each_piece_says_what_it_is() {
     let build = fs::read_to_string(root().join("build.rs")).expect("it is there");
     for (name, text) in pieces() {
-        assert!(build.contains(&format!("\"{name}\"")), "{name} is in no script");
+        assert!(words(&build).any(|word| word == name), "{name} is in no script");
         assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name} ends badly");
-        let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
         for need in needs(&text) {
             let mut code = text.lines().filter(|line| !line.trim().starts_with("--"));
-            let is_used = code.any(|line| line.split(|it| !is_part(it)).any(|word| word == need));
+            let is_used = code.any(|line| words(line).any(|word| word == need));
             assert!(is_used, "{name} does not use `{need}`");
         }
     }

@@ -1,0 +1,4 @@
+-- Piece: the answer of a script that checks no flush marker.
+-- Needs: vote.
+
+return vote

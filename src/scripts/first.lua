@@ -1,0 +1,3 @@
+-- Piece: without a flush marker, the keys of a lock begin at the first.
+
+local first = 1
