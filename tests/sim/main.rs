@@ -81,7 +81,7 @@ fn arbitrary_bytes_make_a_run() {
 }
 
 /// The most choices of a run that is made smaller for a test.
-const CHOICES_MAX: usize = 8_000;
+const CHOICES_MAX: usize = 4_000;
 
 /// A situation that is no failure stands in for one.
 #[test]
