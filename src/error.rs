@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::outcome::{CountedFrom, NodeOutcome, NodeReport};
 use crate::quorum::quorum;
 use crate::resource::{
-    Form, InvalidResource, LISTED_MAX, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
+    InvalidResource, LISTED_MAX, LockKind, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
     SLOTS_NAME_MAX, VALUE_BYTES_MAX,
 };
 
@@ -531,7 +531,7 @@ impl Resource {
     /// # Errors
     /// The same as [`new`](Resource::new).
     pub fn shared(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
-        Ok(Resource::checked_of(Form::Shared, name.as_ref())?)
+        Ok(Resource::checked_of(name.as_ref(), LockKind::Shared)?)
     }
 
     /// All of a resource that others share; see
@@ -540,7 +540,7 @@ impl Resource {
     /// # Errors
     /// The same as [`new`](Resource::new).
     pub fn exclusive(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
-        Ok(Resource::checked_of(Form::Exclusive, name.as_ref())?)
+        Ok(Resource::checked_of(name.as_ref(), LockKind::Exclusive)?)
     }
 
     /// One of `slots` permits; see [`Redlock::semaphore`](crate::Redlock::semaphore).

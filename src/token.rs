@@ -31,7 +31,7 @@ pub(crate) fn hex(byte: u8) -> [u8; 2] {
 /// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
 /// attempt draws a new one from the operating system (R6). It is *not* a fencing token: it
 /// identifies the holder and has no order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockToken([u8; TOKEN_BYTES]);
 
 impl LockToken {

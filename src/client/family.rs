@@ -302,7 +302,7 @@ impl Redlock {
     /// the resource.
     pub fn owner(&self, resource: impl AsRef<[u8]>) -> Result<Owner, LockError> {
         let resource = Resource::new(resource)?;
-        Ok(self.look_at(Resource::of_value(resource.as_bytes(), b""))?.owner())
+        Ok(self.look_at(resource.to_look_at())?.owner())
     }
 }
 

@@ -217,7 +217,7 @@ impl LockGuard {
 fn of_no_lock(lease: &Lease) -> Lease {
     let (token, over) = (LockToken::from_random([0; 20]), Moment::from_nanos(0));
     let ttl = lease.past().0;
-    Lease::restored(lease.resource().clone(), token, ttl, over).fenced(lease.fencing_token())
+    Lease::elsewhere(lease.resource().clone(), token, ttl, over).fenced(lease.fencing_token())
 }
 
 impl Drop for LockGuard {

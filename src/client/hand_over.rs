@@ -136,7 +136,7 @@ impl FromStr for LockParts {
         let now = Clock.now();
         let deadline = deadline(now, Clock.stamp(), written.stamp, written.left)?;
         let Written { resource, token, ttl, longest, granted, doubts, fencing, .. } = written;
-        let lease = Lease::restored(resource, token, ttl, deadline).fenced(fencing);
+        let lease = Lease::elsewhere(resource, token, ttl, deadline).fenced(fencing);
         Ok(LockParts::new(lease.with_past(longest, granted, doubts)))
     }
 }
@@ -231,7 +231,7 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
     let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
     let fencing = lease.fencing_token();
     let (form, names) = match fencing {
-        Some(_) => (0, lease.resource().as_bytes()),
+        Some(_) => (0, lease.resource().as_bytes().to_vec()),
         None => lease.resource().to_raw(),
     };
     let mut fields = vec![
@@ -253,7 +253,7 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
     ];
     fields.extend(fencing.map(|fencing| fencing.to_string()));
     fields.extend((form != 0).then(|| form.to_string()));
-    fields.extend([digits(names), token.to_owned()]);
+    fields.extend([digits(&names), token.to_owned()]);
     let text = fields.join(&SEPARATOR.to_string());
     format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
 }
@@ -424,7 +424,7 @@ mod tests {
         let token = LockToken::from_random([7; 20]);
         let mut granted = NodeSet::EMPTY;
         [0, 2, 63].into_iter().for_each(|node| granted.insert(node));
-        Lease::restored(resource, token, ttl(10), deadline).with_past(ttl(20), granted, doubts())
+        Lease::elsewhere(resource, token, ttl(10), deadline).with_past(ttl(20), granted, doubts())
     }
 
     fn doubts() -> Vec<Doubt> {

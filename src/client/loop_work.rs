@@ -681,7 +681,7 @@ mod tests {
     fn lease(deadline: Moment) -> Lease {
         let ttl = Ttl::new(TTL).unwrap();
         let resource = Resource::new("resource").unwrap();
-        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
+        Lease::elsewhere(resource, LockToken::from_random([7; 20]), ttl, deadline)
     }
 
     /// R2: the lock was valid when it was handed over, and no longer when its thread wakes up.

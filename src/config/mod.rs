@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::{LockError, LockErrorKind, Reserved};
 use crate::quorum::{self, NODES_MAX};
-use crate::resource::{KEY_PREFIX_BYTES_MAX, Resource};
+use crate::resource::{Key, Resource};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
 pub use error::ConfigError;
@@ -34,6 +34,8 @@ const NODE_TIMEOUT_MIN: Duration = Duration::from_micros(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
+/// The longest key prefix, in bytes.
+const KEY_PREFIX_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
 const PROBE_NAME: &[u8] = b"muxlock:probe";
 /// The name of the key that says when clients first saw a promoted server (R33).
@@ -52,16 +54,16 @@ pub struct Config {
     pub(crate) max_ttl: Duration,
     /// How long the votes of a node that may have forgotten a lock do not count.
     pub(crate) quarantine: Duration,
-    pub(crate) flush_marker: Option<Resource>,
+    pub(crate) flush_marker: Option<Key>,
     /// The key of the counters for fencing tokens.
-    pub(crate) fencing_key: Resource,
+    pub(crate) fencing_key: Key,
     pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
     pub(crate) resolver: Resolver,
     /// A key that is never set, for testing whether the release script runs.
-    pub(crate) probe_key: Resource,
+    pub(crate) probe_key: Key,
     /// The key that says when clients first saw a promoted server.
-    pub(crate) sighting_key: Resource,
+    pub(crate) sighting_key: Key,
 }
 
 /// One master. Not `Debug`: it may contain a password.
@@ -226,9 +228,20 @@ impl Config {
             })
     }
 
+    /// The key of a resource on the masters.
+    #[inline(always)]
+    pub(crate) fn key_of(&self, resource: Resource) -> Key {
+        Key::new(resource, &self.key_prefix)
+    }
+
+    /// The plain lock's key that a master has named.
+    pub(crate) fn key_of_bytes(&self, key: &[u8]) -> Option<Key> {
+        Key::of_bytes(key, &self.key_prefix)
+    }
+
     /// Whether it is the counters' key, or that of a sighting, or needs one of them.
     #[inline]
-    pub(crate) fn reserved_for(&self, key: &Resource) -> Option<Reserved> {
+    pub(crate) fn reserved_for(&self, key: &Key) -> Option<Reserved> {
         let reserved = |key: &[u8]| {
             if key == self.fencing_key.as_bytes() {
                 Some(Reserved::Counters)
@@ -284,9 +297,8 @@ fn check_time(
     }
 }
 
-fn own_key(name: &[u8], prefix: &[u8]) -> Resource {
-    let name = Resource::new(name).expect("a short name that is not empty");
-    name.prefixed(prefix)
+fn own_key(name: &[u8], prefix: &[u8]) -> Key {
+    Key::new(Resource::new(name).expect("a short name that is not empty"), prefix)
 }
 
 /// Whether clients with some prefix keep there when they saw a promoted server. Looked at for each
@@ -296,22 +308,24 @@ fn is_sighting_key(key: &[u8]) -> bool {
     key.last_chunk() == Some(SIGHTING_NAME)
 }
 
-fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
+/// One that is the same for clients with any prefix.
+fn whole_key(key: &[u8]) -> Result<Key, LockError> {
+    Ok(Key::new(Resource::new(key)?, b""))
+}
+
+fn checked_marker(key: &[u8]) -> Result<Key, ConfigError> {
     let bytes = key.len();
     let refused = ConfigError::FlushMarker { bytes, max: FLUSH_MARKER_BYTES_MAX };
-    match Resource::new(key) {
+    match whole_key(key) {
         Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX && !is_sighting_key(key.as_bytes()) => Ok(key),
         _ => Err(refused),
     }
 }
 
 /// Nothing else of a client may have the counters' key.
-fn checked_fencing_key(
-    builder: &Builder,
-    flush_marker: Option<&Resource>,
-) -> Result<Resource, ConfigError> {
+fn checked_fencing_key(builder: &Builder, flush_marker: Option<&Key>) -> Result<Key, ConfigError> {
     let bytes = builder.fencing_key.len();
-    match Resource::new(&builder.fencing_key) {
+    match whole_key(&builder.fencing_key) {
         Ok(key)
             if bytes <= FENCING_KEY_BYTES_MAX
                 && flush_marker != Some(&key)

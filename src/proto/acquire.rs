@@ -12,7 +12,7 @@ use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
 use crate::quorum::Tally;
-use crate::resource::{Form, Resource};
+use crate::resource::{Key, Line, Refusal, Resource};
 use crate::token::LockToken;
 use crate::validity;
 
@@ -47,7 +47,7 @@ impl Engine {
         if self.operations.count() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
-        let key = resource.prefixed(&self.config.key_prefix);
+        let key = self.config.key_of(resource);
         if let Some(reserved) = self.config.reserved_for(&key) {
             return Err(LockError::reserved(reserved));
         }
@@ -55,7 +55,7 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let is_its_turn = match patience {
             Patience::OneRound => true,
-            Patience::Until(_) if !key.has_line() => true,
+            Patience::Until(_) if key.row().line != Line::OneAsks => true,
             Patience::Until(give_up_at) => self.join_line(now, op, &key, give_up_at),
         };
         if is_its_turn {
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    fn join_line(&mut self, now: Moment, op: usize, key: &Resource, give_up_at: Moment) -> bool {
+    fn join_line(&mut self, now: Moment, op: usize, key: &Key, give_up_at: Moment) -> bool {
         let who = Waiter { id: self.operations.id_of(op), give_up_at };
         let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !is_its_turn {
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// What the nodes have said so far to the acquisition that asks for this queue.
-    fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
+    fn report_so_far(&self, key: &Key) -> Option<(Failure, LockError)> {
         let op = self.operations.lookup(self.waits.local.queues.first_of(key)?)?;
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// The key of an acquisition, unless it has not begun.
-    pub(super) fn key_of(&self, op: usize) -> Option<&Resource> {
+    pub(super) fn key_of(&self, op: usize) -> Option<&Key> {
         match self.operations[op].progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
                 Some(&self.rounds.claim(round).key)
@@ -185,7 +185,7 @@ impl Engine {
 
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
-    fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
+    fn start_attempt(&mut self, now: Moment, op: usize, key: Key) {
         if !key.is_plain() && !self.waits.visits.is_idle() && self.waits_first(now, op, &key) {
             return;
         }
@@ -218,7 +218,7 @@ impl Engine {
 
     /// Others come first, or a row of this lock has ended: the acquisition waits before its first
     /// round. Returns whether it does.
-    fn waits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+    fn waits_first(&mut self, now: Moment, op: usize, key: &Key) -> bool {
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
             self.operations[op].task
         else {
@@ -252,7 +252,7 @@ impl Engine {
         let next = slot.map(|(next, _)| next);
         let next = next.unwrap_or_else(|| self.rounds.claim(round).key.clone());
         let (failure, report) = self.report_in(op, round, failure);
-        let kept = match next.has_line() {
+        let kept = match next.row().line == Line::OneAsks {
             true => {
                 self.waits.local.queues.note_report(&next, (failure, report));
                 None
@@ -301,8 +301,8 @@ impl Engine {
             ask_at = self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, refused));
         }
         let round_trip = self.rounds.round_trip().unwrap_or_default();
-        let base = match key.form() {
-            Form::Exclusive => self.config.retry.base_behind_sign(attempts, round_trip),
+        let base = match key.row().refusal {
+            Refusal::Sign => self.config.retry.base_behind_sign(attempts, round_trip),
             _ => self.config.retry.base(attempts, round_trip),
         };
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
@@ -321,7 +321,7 @@ impl Engine {
         let (started, sent) = (failed.started, failed.sent);
         let mut claim = self.rounds.claim(round).clone();
         if !claim.key.is_plain() {
-            claim.key = claim.key.left();
+            claim.key = claim.key.undone();
         }
         let held = Held { claim, started, sent, was_granted: false };
         self.release_everywhere(now, held, Hand::NONE, None);
@@ -374,10 +374,7 @@ impl Engine {
                     let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                     let waited_nanos = now.nanos_since(started);
                     self.times.acquire.record(waited_nanos);
-                    let resource = match claim.key.is_plain() {
-                        true => claim.key.without_prefix(&self.config.key_prefix),
-                        false => claim.key.taken().without_prefix(&self.config.key_prefix),
-                    };
+                    let claim = Claim { key: claim.key.held(), ..*claim };
                     return Some(Done::Acquired(Ok(Lease {
                         rounds: attempts,
                         waited_nanos,
@@ -386,7 +383,7 @@ impl Engine {
                         sent: won.sent,
                         engine: self.operations.instance(),
                         fencing,
-                        ..Lease::restored(resource, claim.token, claim.ttl, won.deadline)
+                        ..Lease::restored(claim, won.deadline)
                     })));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {

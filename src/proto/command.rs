@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::inspection::{Holding, Owned};
 use crate::outcome::{ServerCommand, ServerErrorKind};
-use crate::resource::{Form, Resource};
+pub use crate::resource::Trial;
+use crate::resource::{Key, LockKind};
 use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
 
@@ -149,7 +150,7 @@ pub struct FormCommand<'a> {
     /// What is done.
     pub step: FormStep,
     /// The keys, and how they are locked.
-    pub key: &'a Resource,
+    pub key: &'a Key,
     /// The value that identifies the owner.
     pub token: &'a LockToken,
     /// The time to live from now on.
@@ -165,7 +166,7 @@ pub struct FormCommand<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct TrialFirst<'a> {
     /// A key that no client uses.
-    pub key: &'a Resource,
+    pub key: &'a Key,
     /// Which commands.
     pub trial: Trial,
 }
@@ -179,7 +180,7 @@ impl<'a> Command<'a> {
 
     /// The same command with a trial before it, if it is one that has a trial.
     #[cold]
-    pub(super) fn tried(mut self, key: &'a Resource, which: Trial) -> Command<'a> {
+    pub(super) fn tried(mut self, key: &'a Key, which: Trial) -> Command<'a> {
         if let Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) =
             &mut self
         {
@@ -198,18 +199,18 @@ impl FormCommand<'_> {
 
     /// Which of the keys is asked for, from 0, if it is one of several.
     pub fn slot(&self) -> Option<usize> {
-        self.key.slot_of().map(|(_, slot)| slot as usize)
+        self.key.slot().and_then(|(_, slot)| slot).map(|slot| slot as usize)
     }
 
     /// The value that the caller has chosen, if it is locked with one; and the token beside which
     /// it must stand already, or nothing.
     pub fn value(&self) -> Option<(&[u8], &[u8])> {
-        self.key.value_of()
+        self.key.value()
     }
 
     /// Whether it is about a share.
     pub fn is_share(&self) -> bool {
-        self.key.form() == Form::Shared
+        *self.key.kind() == LockKind::Shared
     }
 }
 
@@ -402,37 +403,6 @@ pub enum ReleaseWith {
     Delex,
     /// `DELIFEQ key token`: Valkey from 9 on.
     Delifeq,
-}
-
-/// The commands that the scripts of a kind of lock call: they are tried together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trial {
-    /// What every lock needs.
-    Plain,
-    /// The same with a flush marker.
-    Marked,
-    /// Several resources at once.
-    Several,
-    /// Permits.
-    Permits,
-    /// Read locks and write locks.
-    Shares,
-    /// Locks with the caller's own value.
-    Owned,
-    /// Locks with a fencing token.
-    Fenced,
-}
-
-impl Trial {
-    pub(crate) const ALL: [Trial; 7] = [
-        Trial::Plain,
-        Trial::Marked,
-        Trial::Several,
-        Trial::Permits,
-        Trial::Shares,
-        Trial::Owned,
-        Trial::Fenced,
-    ];
 }
 
 /// A section of `INFO`.

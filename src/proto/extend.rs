@@ -10,7 +10,7 @@ use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::resource::Form;
+use crate::resource::LockKind;
 use crate::validity::Ttl;
 
 impl Engine {
@@ -22,13 +22,14 @@ impl Engine {
         lease = self.adopt(now, lease);
         let (ttl, refused) = match self.config.ttl(ttl) {
             Ok(ttl) if lease.is_valid_at(now) => (ttl, None),
-            Ok(_) => (lease.ttl, Some(LockError::expired())),
-            Err(error) => (lease.ttl, Some(error)),
+            Ok(_) => (lease.claim.ttl, Some(LockError::expired())),
+            Err(error) => (lease.claim.ttl, Some(error)),
         };
         let is_refused = refused.is_some();
         let deadline = lease.deadline;
-        let shared = (self.waits.local.has_any() && lease.resource.form() == Form::Shared)
-            .then(|| (lease.resource.clone().prefixed(&self.config.key_prefix), lease.token));
+        let is_share = *lease.claim.key.kind() == LockKind::Shared;
+        let shared = (self.waits.local.has_any() && is_share)
+            .then(|| (lease.claim.key.clone(), lease.claim.token));
         let lease = self.operations.leases.insert(lease);
         let task = Task::Extend { lease, refused };
         let op = self.operations.start(task, Progress::Waiting);
@@ -57,13 +58,13 @@ impl Engine {
         self.nodes.hold(ttl);
         let held = &mut self.operations.leases[lease];
         held.longest = held.longest.max(ttl);
-        let (token, key) = (held.token, held.resource.clone().prefixed(&self.config.key_prefix));
+        let claim = Claim { ttl, ..held.claim.clone() };
         let kind = match self.config.heal {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
-        self.cleanup.keep(now, token, ttl);
-        let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
+        self.cleanup.keep(now, claim.token, ttl);
+        let round = self.rounds.start(now, kind, claim, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         self.operations.set_timer(op, until);
         self.send_to_all(now, round);
@@ -83,12 +84,10 @@ impl Engine {
         }
         held.granted = won.granted;
         held.deadline = held.deadline.max(won.deadline);
-        held.ttl = self.rounds.claim(round).ttl;
+        held.claim.ttl = self.rounds.claim(round).ttl;
         self.stats.extended += 1;
         if self.waits.local.has_any() {
-            let key = held.resource.clone().prefixed(&self.config.key_prefix);
-            let (token, deadline) = (held.token, held.deadline);
-            self.waits.local.extended(&key, token, deadline);
+            self.waits.local.extended(&held.claim.key, held.claim.token, held.deadline);
         }
         true
     }

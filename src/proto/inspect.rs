@@ -28,7 +28,7 @@ impl Engine {
         }
         let task = Task::Inspect { found: vec![None; self.nodes.len()] };
         let op = self.operations.start(task, Progress::Waiting);
-        let key = resource.prefixed(&self.config.key_prefix);
+        let key = self.config.key_of(resource);
         // The command has neither token nor TTL.
         let (token, ttl) = (LockToken::NOBODY, Ttl::LONGEST);
         let round = self.rounds.start(now, Kind::Inspect, Claim { key, token, ttl }, Some(op));

@@ -58,7 +58,7 @@ impl Engine {
             _ => None,
         };
         match (cause, self.operations[op].progress) {
-            (None, _) => self.start_extension(now, op, lease, held.ttl, tell_at),
+            (None, _) => self.start_extension(now, op, lease, held.claim.ttl, tell_at),
             (Some(cause), Progress::Voting(round)) => {
                 self.rounds[round].decided = true;
                 self.operations.conclude(op, Progress::Lost(cause, Some(round)));
@@ -135,7 +135,7 @@ impl Engine {
             // The lock is over, whatever the clock says.
             lease.deadline = lease.deadline.min(now);
         }
-        let (resource, remaining) = (lease.resource.clone(), lease.remaining(now));
+        let (resource, remaining) = (lease.resource().clone(), lease.remaining(now));
         Done::Lost(lease, Box::new(Loss { resource, cause, remaining, error }))
     }
 }

@@ -7,7 +7,7 @@ use super::command::{
 };
 use crate::inspection::Holding;
 use crate::outcome::{NodeOutcome, ServerErrorKind};
-use crate::resource::{Form, Resource};
+use crate::resource::{KeptBy, Key};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 /// What a round's command refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(super) key: Resource,
+    pub(super) key: Key,
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
 }
@@ -190,12 +190,13 @@ impl Claim {
         marker: Option<FlushMarker<'a>>,
         intent: Duration,
     ) -> Command<'a> {
+        let has_own = self.key.row().kept_by != KeptBy::PlainCommands;
         let step = match kind {
             Kind::Take => FormStep::Take { intent },
-            Kind::Extend if self.key.is_scripted() => FormStep::Keep,
-            Kind::Heal if self.key.is_scripted() => FormStep::Heal,
-            Kind::Release if self.key.is_scripted() => FormStep::Free,
-            Kind::Inspect if self.key.form() == Form::As => FormStep::Look,
+            Kind::Extend if has_own => FormStep::Keep,
+            Kind::Heal if has_own => FormStep::Heal,
+            Kind::Release if has_own => FormStep::Free,
+            Kind::Inspect if self.key.value().is_some() => FormStep::Look,
             _ => return self.command(kind, with, marker, || unreachable!("it has no number")),
         };
         let marker = marker.filter(|_| kind.may_create());

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::doubt::Doubt;
+use super::kind::Claim;
+use crate::config::Config;
 use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
-use crate::resource::{Form, Resource};
+use crate::resource::{Key, Resource};
 use crate::token::LockToken;
 use crate::validity::{self, Ttl};
 
@@ -26,13 +28,11 @@ use crate::validity::{self, Ttl};
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub struct Lease {
-    pub(super) resource: Resource,
-    pub(super) token: LockToken,
+    pub(super) claim: Claim,
     /// How many rounds its acquisition took; zero if that is not known.
     pub(super) rounds: u32,
     /// How long its acquisition took.
     pub(super) waited_nanos: u64,
-    pub(super) ttl: Ttl,
     /// The longest TTL that any node may have been sent.
     pub(super) longest: Ttl,
     pub(super) started: Moment,
@@ -54,12 +54,12 @@ pub(super) const NO_ENGINE: u64 = u64::MAX;
 impl Lease {
     /// The locked resource.
     pub fn resource(&self) -> &Resource {
-        &self.resource
+        self.claim.key.resource()
     }
 
     /// The lock's token. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
-        &self.token
+        &self.claim.token
     }
 
     /// Its fencing token, if it was acquired with one: see [`Fencing::On`](super::Fencing::On).
@@ -70,7 +70,7 @@ impl Lease {
 
     /// The TTL of the acquisition, or of the last extension that succeeded.
     pub fn ttl(&self) -> Duration {
-        self.ttl.as_duration()
+        self.claim.ttl.as_duration()
     }
 
     /// How long its acquisition took: from the call that started it until the lock was granted,
@@ -97,20 +97,21 @@ impl Lease {
         Lease { started, granted: self.granted.and(all), sent: all, ..self }
     }
 
+    /// Makes it a lease of this engine.
+    #[cold]
+    pub(super) fn moved_to(self, engine: u64, config: &Config) -> Lease {
+        let mut lease = self.adopted(config.nodes());
+        lease.claim.key = config.key_of(lease.claim.key.resource().clone());
+        Lease { engine, ..lease }
+    }
+
     /// A lease of a lock that was acquired elsewhere, without further knowledge.
-    pub(crate) fn restored(
-        resource: Resource,
-        token: LockToken,
-        ttl: Ttl,
-        deadline: Moment,
-    ) -> Lease {
+    pub(super) fn restored(claim: Claim, deadline: Moment) -> Lease {
         Lease {
-            resource,
-            token,
+            longest: claim.ttl,
+            claim,
             rounds: 0,
             waited_nanos: 0,
-            ttl,
-            longest: ttl,
             started: Moment::START,
             deadline,
             granted: NodeSet::EMPTY,
@@ -121,18 +122,33 @@ impl Lease {
         }
     }
 
+    /// A lease of a lock of this resource that was acquired elsewhere. The engine that takes it
+    /// puts its key prefix on.
+    pub(crate) fn elsewhere(
+        resource: Resource,
+        token: LockToken,
+        ttl: Ttl,
+        deadline: Moment,
+    ) -> Lease {
+        Lease::restored(Claim { key: Key::new(resource, &[]), token, ttl }, deadline)
+    }
+
     /// What releases the lock with a caller's value that has this token, whoever holds it (K13).
     #[doc(hidden)]
     pub fn of_value(resource: Resource, token: LockToken, max_ttl: Duration) -> Lease {
         let longest = Ttl::new(max_ttl).unwrap_or(Ttl::LONGEST);
-        Lease::restored(resource, token, longest, Moment::from_nanos(0))
+        Lease::elsewhere(resource, token, longest, Moment::from_nanos(0))
     }
 
     /// An expired lease, in place of one that another thread has.
     pub(crate) fn over(&self) -> Lease {
-        let over = Moment::from_nanos(0);
-        let lease = Lease::restored(self.resource.clone(), self.token, self.ttl, over);
-        lease.fenced(self.fencing)
+        self.over_after(self.claim.ttl)
+    }
+
+    /// The same, with this TTL.
+    pub(crate) fn over_after(&self, ttl: Ttl) -> Lease {
+        let claim = Claim { ttl, ..self.claim.clone() };
+        Lease::restored(claim, Moment::from_nanos(0)).fenced(self.fencing)
     }
 
     /// The same lease, with this number.
@@ -163,8 +179,8 @@ impl Lease {
     /// A lock of several resources stays as it is, and so does one with a caller's value. A share
     /// has no fencing token.
     pub fn into_shared(mut self) -> Lease {
-        if !matches!(self.resource.form(), Form::All | Form::As) {
-            (self.resource, self.fencing) = (self.resource.into_shared(), None);
+        if let Some(key) = self.claim.key.shared() {
+            (self.claim.key, self.fencing) = (key, None);
         }
         self
     }
@@ -230,7 +246,7 @@ mod tests {
         let resource = Resource::new("account:7").unwrap();
         let (token, ttl) = (LockToken::from_random([7; 20]), Duration::from_secs(1));
         let until = Moment::from_nanos(u64::MAX);
-        let lease = Lease::restored(resource, token, Ttl::new(ttl).unwrap(), until);
+        let lease = Lease::elsewhere(resource, token, Ttl::new(ttl).unwrap(), until);
         let lease = lease.fenced(FencingToken::checked(42));
         let over = lease.over();
         assert_eq!(over.fencing_token(), FencingToken::checked(42));

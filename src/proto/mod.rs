@@ -57,6 +57,7 @@ use std::time::Duration;
 
 pub use crate::fencing::Fencing;
 pub use crate::quorum::NodeSet;
+pub use crate::resource::Key;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
@@ -583,7 +584,11 @@ impl Engine {
                 if let Some(Done::Acquired(result)) = &done {
                     if let Patience::Until(_) = patience {
                         let got = result.as_ref().ok();
-                        self.step_out(now, op, got.map(|lease| (lease.token, lease.deadline)));
+                        self.step_out(
+                            now,
+                            op,
+                            got.map(|lease| (lease.claim.token, lease.deadline)),
+                        );
                     }
                     self.end(op);
                 }

@@ -19,7 +19,7 @@ use crate::error::LockError;
 use crate::inspection::Said;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::validity::{self, Ttl};
 
 /// How many engines this process has made.
@@ -58,7 +58,7 @@ pub(crate) enum Task {
 /// What is remembered between two rounds, and before the first round if the acquisition has to
 /// wait.
 pub(crate) struct Last {
-    pub(super) key: Resource,
+    pub(super) key: Key,
     /// What the nodes said last, once the acquisition has failed without a round of its own.
     pub(super) report: Option<LockError>,
 }
@@ -373,7 +373,7 @@ impl Operations {
     }
 
     /// It waits before its first round.
-    pub(super) fn remember(&mut self, op: usize, key: &Resource) {
+    pub(super) fn remember(&mut self, op: usize, key: &Key) {
         if let Task::Acquire { last, .. } = &mut self.open[op].task {
             last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
         }

@@ -83,12 +83,13 @@ impl Engine {
 
     /// Makes another engine's lease one of this engine: that lease does not list the nodes to ask
     /// here.
+    #[inline]
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
-        if lease.engine != self.operations.instance() {
+        let instance = self.operations.instance();
+        if lease.engine != instance {
             self.adopted += 1;
+            lease = lease.moved_to(instance, &self.config);
             self.cleanup.take_doubts(now, &mut self.nodes, &lease);
-            lease = lease.adopted(self.nodes.len());
-            lease.engine = self.operations.instance();
         }
         lease
     }
@@ -99,7 +100,7 @@ impl Engine {
     /// resource may now ask for it.
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
-        let token = lease.token;
+        let token = lease.claim.token;
         self.let_go += u64::from(lease.engine == self.operations.instance());
         self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
         self.rounds.take_back_unsent(&mut self.nodes, token);
@@ -121,14 +122,14 @@ impl Engine {
         // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
         if self.waits.local.has_any() {
-            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.with_waits(now, |waits, cx| waits.local.leave_held(cx, &key, token));
-            self.with_waits(now, |waits, cx| waits.local.hold_no_longer(cx, &key, token));
+            let key = &lease.claim.key;
+            self.with_waits(now, |waits, cx| waits.local.leave_held(cx, key, token));
+            self.with_waits(now, |waits, cx| waits.local.hold_no_longer(cx, key, token));
         }
     }
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
-        let by_value = (lease.engine == NO_ENGINE).then_some(lease.token);
+        let by_value = (lease.engine == NO_ENGINE).then_some(lease.claim.token);
         let lease = self.adopt(now, lease);
         if lease.started != Moment::START {
             self.times.hold.record(now.nanos_since(lease.started));
@@ -136,9 +137,9 @@ impl Engine {
         // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
         // again.
         self.cleanup.take_doubts(now, &mut self.nodes, &lease);
-        let key = lease.resource.prefixed(&self.config.key_prefix);
-        let awaited = self.waits.local.has_any().then(|| (key.clone(), lease.token));
-        let claim = Claim { key, token: lease.token, ttl: lease.longest };
+        let Claim { key, token, .. } = lease.claim;
+        let awaited = self.waits.local.has_any().then(|| (key.clone(), token));
+        let claim = Claim { key, token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
         let hand = match &awaited {
@@ -147,7 +148,6 @@ impl Engine {
             }
             _ => Hand::NONE,
         };
-        let token = lease.token;
         let round = self.release_everywhere(now, held, hand, owner);
         if !self.waits.visits.is_idle() {
             self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
@@ -254,7 +254,7 @@ mod tests {
     use crate::error::{LockError, LockErrorKind};
     use crate::proto::kind::Left;
     use crate::proto::{Done, NodeEvent, ReleaseHow};
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
     use crate::token::Sevens;
     use crate::validity::Ttl;
 
@@ -276,7 +276,7 @@ mod tests {
         for (token, is_owed) in
             [(LockToken::NOBODY, false), (LockToken::from_random([1; 20]), true)]
         {
-            let claim = Claim { key: key.clone(), token, ttl };
+            let claim = Claim { key: Key::new(key.clone(), b""), token, ttl };
             let left = (&claim, None, Left::Release);
             engine.cleanup.owe_lost(now, &mut engine.nodes, 0, left);
             assert_eq!(engine.cleanup.may_owe(), is_owed);
@@ -289,7 +289,7 @@ mod tests {
         let (mut engine, now, (own, ttl)) = (engine(), Moment::from_nanos(1_000), own());
         let other = Resource::new("other").unwrap();
         let inspection = engine.inspect(now, other).unwrap();
-        let lease = Lease::restored(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
+        let lease = Lease::elsewhere(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
         let release = engine.release(now, lease, ReleaseHow::ToTheEnd);
         engine.handle_node(now, 0, NodeEvent::Disconnected(NodeOutcome::NotConnected));
         let is_unavailable = |error: &LockError| error.kind() == LockErrorKind::Unavailable;

@@ -7,7 +7,6 @@
 use super::command::Trial;
 use super::kind::{Claim, Kind};
 use crate::quorum::NodeSet;
-use crate::resource::Form;
 
 impl Trial {
     /// The trial that the command of such a round needs. `None` if the handshake was enough.
@@ -15,13 +14,7 @@ impl Trial {
     pub(super) fn before(kind: Kind, claim: &Claim) -> Option<Trial> {
         match kind {
             Kind::AcquireFenced => Some(Trial::Fenced),
-            Kind::Take => Some(match claim.key.form() {
-                Form::Plain => return None,
-                Form::All => Trial::Several,
-                Form::Slot => Trial::Permits,
-                Form::Shared | Form::Exclusive => Trial::Shares,
-                Form::As | Form::TakeOver => Trial::Owned,
-            }),
+            Kind::Take => claim.key.row().trial,
             Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect => None,
         }
     }
@@ -65,7 +58,7 @@ impl super::Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
     use crate::token::LockToken;
     use crate::validity::Ttl;
 
@@ -74,8 +67,8 @@ mod tests {
         let ttl = Ttl::new(std::time::Duration::from_secs(1)).unwrap();
         let token = LockToken::from_random([0; 20]);
         let claim = |key| Claim { key, token, ttl };
-        let share = claim(Resource::shared("r").unwrap());
-        let plain = claim(Resource::new("r").unwrap());
+        let share = claim(Key::new(Resource::shared("r").unwrap(), b""));
+        let plain = claim(Key::new(Resource::new("r").unwrap(), b""));
         let mut trials = Trials::default();
         trials.note(1, Kind::Take, &share);
         trials.note(2, Kind::AcquireFenced, &plain);

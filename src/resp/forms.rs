@@ -9,31 +9,26 @@ use super::scripts::{
 use super::trial;
 use super::words::{append_word, decimal, millis_up};
 use crate::proto::{FormCommand, FormStep};
-use crate::resource::Form;
+use crate::resource::LockKind;
 
-fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
+fn script(kind: &LockKind, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
-    match (form, step) {
-        (Form::All, FormStep::Take { .. }) => either(TAKE_ALL),
-        (Form::All, FormStep::Keep | FormStep::Heal) => either(KEEP_ALL),
-        (Form::All, FormStep::Free) => FREE_ALL,
-        (Form::Shared, FormStep::Take { .. }) => either(TAKE_SHARED),
-        (Form::Shared, FormStep::Keep | FormStep::Heal) => either(KEEP_SHARED),
-        (Form::Shared, FormStep::Free) => FREE_SHARED,
-        (Form::Exclusive, FormStep::Take { .. }) => either(TAKE_EXCLUSIVE),
-        (Form::Slot, FormStep::Take { .. }) => either(TAKE_SLOT),
-        (Form::As, FormStep::Take { .. }) => either(TAKE_AS),
-        (Form::As, FormStep::Keep | FormStep::Heal) => either(KEEP_AS),
-        (Form::As, FormStep::Free) => FREE_AS,
-        (Form::As, FormStep::Look) => LOOK_AS,
-        (Form::TakeOver, FormStep::Take { .. }) => either(TAKE_OVER),
-        (Form::TakeOver, FormStep::Free) => GIVE_BACK,
-        (
-            Form::Plain | Form::All | Form::Shared | Form::Exclusive | Form::Slot | Form::TakeOver,
-            _,
-        ) => {
-            unreachable!("{form:?} has no script for {step:?}")
-        }
+    match (kind, step) {
+        (LockKind::Set(_), FormStep::Take { .. }) => either(TAKE_ALL),
+        (LockKind::Set(_), FormStep::Keep | FormStep::Heal) => either(KEEP_ALL),
+        (LockKind::Set(_), FormStep::Free) => FREE_ALL,
+        (LockKind::Shared, FormStep::Take { .. }) => either(TAKE_SHARED),
+        (LockKind::Shared, FormStep::Keep | FormStep::Heal) => either(KEEP_SHARED),
+        (LockKind::Shared, FormStep::Free) => FREE_SHARED,
+        (LockKind::Exclusive, FormStep::Take { .. }) => either(TAKE_EXCLUSIVE),
+        (LockKind::Slot { .. }, FormStep::Take { .. }) => either(TAKE_SLOT),
+        (LockKind::Value(_), FormStep::Take { .. }) => either(TAKE_AS),
+        (LockKind::Value(_), FormStep::Keep | FormStep::Heal) => either(KEEP_AS),
+        (LockKind::Value(_), FormStep::Free) => FREE_AS,
+        (LockKind::Value(_), FormStep::Look) => LOOK_AS,
+        (LockKind::TakeOver(..), FormStep::Take { .. }) => either(TAKE_OVER),
+        (LockKind::TakeOver(..), FormStep::Free) => GIVE_BACK,
+        (kind, step) => unreachable!("{kind:?} has no script for {step:?}"),
     }
 }
 
@@ -45,14 +40,14 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     let keys = command.keys();
     let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
     // Which slot; whether to heal; for how long an intent stands.
-    let extra = match (step, key.slot_of()) {
-        (_, Some((_, slot))) => slot.into(),
+    let extra = match (step, key.slot()) {
+        (_, Some((_, slot))) => slot.unwrap_or_default().into(),
         (FormStep::Take { intent }, None) => u64::try_from(intent.as_millis()).unwrap_or(u64::MAX),
         (FormStep::Heal, None) => 1,
         (FormStep::Keep | FormStep::Free | FormStep::Look, None) => 0,
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
-    let script = script(key.form(), step, marker.is_some());
+    let script = script(key.kind(), step, marker.is_some());
     let tried = trial.map(|trial| trial::before(trial, script));
     let script = tried.as_deref().unwrap_or(script);
     let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count];
@@ -62,7 +57,7 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
     words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
     // A word that its script does not need is empty.
-    words.extend(key.value_of().into_iter().flat_map(|(value, token)| [value, token]));
+    words.extend(key.value().into_iter().flat_map(|(value, token)| [value, token]));
     out.put_slice(b"*");
     out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
     for word in words {
@@ -79,11 +74,11 @@ mod tests {
     use super::super::encode::encode;
     use super::*;
     use crate::proto::{Command, FlushMarker, Ttl};
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
     use crate::token::LockToken;
 
     /// The words of a command, as a server reads them.
-    fn words(key: &Resource, step: FormStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
+    fn words(key: &Key, step: FormStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
         let token = LockToken::from_random([0xab; 20]);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
@@ -106,23 +101,30 @@ mod tests {
         words
     }
 
+    /// One of each kind that has scripts.
+    fn keys() -> [Key; 6] {
+        let own = Resource::with_value("a", "mine").unwrap();
+        let from = own.take_over(&LockToken::from_random([0xcd; 20]));
+        let all = Resource::all(["b", "a"]).unwrap();
+        let shared = Resource::shared("a").unwrap();
+        let exclusive = Resource::exclusive("a").unwrap();
+        let slots = Resource::slot("a", 3).unwrap();
+        let keys = [all, shared, exclusive, slots, own, from].map(|it| Key::new(it, b""));
+        let [all, shared, exclusive, slots, own, from] = keys;
+        [all, shared, exclusive, slots.with_slot(Some(2)), own, from]
+    }
+
     const INTENT: FormStep = FormStep::Take { intent: Duration::from_millis(500) };
     const TAKE: FormStep = FormStep::Take { intent: Duration::ZERO };
 
     /// K1 to K8: all that is sent behind the script, word by word.
     #[test]
     fn keys_and_arguments_are_in_their_places() {
-        let all = Resource::all(["b", "a"]).unwrap();
-        let shared = Resource::shared("a").unwrap();
-        let exclusive = Resource::exclusive("a").unwrap();
-        let slot = Resource::slot("a", 3).unwrap().with_slot(2);
-        let prefixed = slot.clone().prefixed(b"p:");
+        let [all, shared, exclusive, slot, own, from] = keys();
+        let prefixed = Key::new(slot.resource().clone(), b"p:");
         let slots = "a{3}:0 a{3}:1 a{3}:2";
-        let own = Resource::with_value("a", "mine").unwrap();
-        let other = LockToken::from_random([0xcd; 20]);
-        let from = own.take_over(&other);
         // After all others: the value, and the token that it is taken over from.
-        let value = |key: &Resource| match key.value_of() {
+        let value = |key: &Key| match key.value() {
             Some((_, b"")) => " mine ".to_owned(),
             Some(_) => format!(" mine {}", "cd".repeat(20)),
             None => String::new(),
@@ -172,17 +174,19 @@ mod tests {
     fn each_step_of_each_form_has_its_script() {
         let steps = [TAKE, FormStep::Keep, FormStep::Heal, FormStep::Free];
         let mut scripts = Vec::new();
-        for form in [Form::All, Form::Shared, Form::As] {
-            let marked = steps.map(|step| script(form, step, true));
-            let plain = steps.map(|step| script(form, step, false));
+        let keys = keys();
+        let [set, shared, exclusive, slot, value, take_over] = keys.each_ref().map(Key::kind);
+        for kind in [set, shared, value] {
+            let marked = steps.map(|step| script(kind, step, true));
+            let plain = steps.map(|step| script(kind, step, false));
             // The same one keeps and heals, and what is given up asks for no marker.
             assert!(marked[1] == marked[2] && plain[1] == plain[2] && marked[3] == plain[3]);
             scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
         }
-        scripts.push(script(Form::As, FormStep::Look, false));
-        scripts.push(script(Form::TakeOver, FormStep::Free, false));
-        for form in [Form::Exclusive, Form::Slot, Form::TakeOver] {
-            scripts.extend([false, true].map(|is_marked| script(form, TAKE, is_marked)));
+        scripts.push(script(value, FormStep::Look, false));
+        scripts.push(script(take_over, FormStep::Free, false));
+        for kind in [exclusive, slot, take_over] {
+            scripts.extend([false, true].map(|is_marked| script(kind, TAKE, is_marked)));
         }
         for (i, script) in scripts.iter().enumerate() {
             assert!(!scripts[..i].contains(script), "{script}");
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn largest_set_is_encoded() {
         let names: Vec<String> = (0..128).map(|i| format!("{i:0512}")).collect();
-        let all = Resource::all(&names).unwrap();
+        let all = Key::new(Resource::all(&names).unwrap(), b"");
         assert_eq!(words(&all, TAKE, None)[2..].len(), 1 + 128 + 3);
     }
 }

@@ -192,7 +192,7 @@ pub(crate) fn without_trial(script: &[u8]) -> &[u8] {
 mod tests {
     use super::super::scripts::ALL;
     use super::*;
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
 
     /// The scripts of the queue are tried in another way: without them, clients wait in another
     /// way. The others are sent only after the commands of every lock, or try commands themselves.
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn trial_in_front_of_a_script_names_each_command() {
-        let key = Resource::new(b"k\"\\\n\xff").unwrap();
+        let key = Key::new(Resource::new(b"k\"\\\n\xff").unwrap(), b"");
         let trial = TrialFirst { key: &key, trial: Trial::Permits };
         let text = before(trial, TAKE_SLOT[0]);
         let commands = concat!(
@@ -260,7 +260,7 @@ mod tests {
     /// before.
     #[test]
     fn trial_in_front_of_what_needs_memory_begins_with_a_command_that_does() {
-        let key = Resource::new("k").unwrap();
+        let key = Key::new(Resource::new("k").unwrap(), b"");
         let scripts = [(Trial::Shares, TAKE_EXCLUSIVE), (Trial::Owned, TAKE_OVER)];
         for (trial, script) in scripts {
             for script in script {

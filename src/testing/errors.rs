@@ -108,7 +108,7 @@ impl Loss {
             LossCause::Refused => (RENEWABLE, failed(too_long)),
         };
         // It is neither empty nor too long.
-        let resource = Resource::checked(b"for_test").expect("this is a valid name");
+        let resource = Resource::new("for_test").expect("this is a valid name");
         Loss { resource, cause, remaining, error }
     }
 }

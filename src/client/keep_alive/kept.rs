@@ -6,13 +6,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::fencing::FencingToken;
 use crate::keep_alive::{Loss, LossCause, OnLoss};
 use crate::moment::Moment;
 use crate::proto::{Lease, OpId, Terms};
-use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::token::LockToken;
 use crate::validity::Ttl;
 
 /// The thread that calls `on_loss` looks for itself when this part of the notice has passed.
@@ -20,10 +17,8 @@ const OVERDUE_PART: u32 = 8;
 
 /// What the holder shares with the loop that renews, and with the thread that calls `on_loss`.
 pub(in crate::client) struct Kept {
-    pub(super) resource: Resource,
-    pub(super) token: LockToken,
-    pub(super) fencing: Option<FencingToken>,
-    pub(super) ttl: Ttl,
+    /// An expired one, which says what is held.
+    pub(super) lease: Lease,
     terms: Terms,
     /// A thread that holds this mutex does not block.
     state: Mutex<State>,
@@ -104,10 +99,7 @@ impl Kept {
     ) -> Kept {
         let deadline = lease.valid_until();
         Kept {
-            resource: lease.resource().clone(),
-            token: *lease.token(),
-            fencing: lease.fencing_token(),
-            ttl,
+            lease: lease.over_after(ttl),
             terms,
             state: Mutex::new(State {
                 place: Place::Gone,
@@ -131,13 +123,13 @@ impl Kept {
     }
 
     fn report(&self, state: &State, cause: LossCause, now: Moment) -> Loss {
-        let (resource, error) = (self.resource.clone(), state.error.clone());
+        let (resource, error) = (self.lease.resource().clone(), state.error.clone());
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
 
     /// In a forked process.
     pub(super) fn forked(&self) -> Loss {
-        let (resource, cause) = (self.resource.clone(), LossCause::Forked);
+        let (resource, cause) = (self.lease.resource().clone(), LossCause::Forked);
         Loss { resource, cause, remaining: Duration::ZERO, error: None }
     }
 
@@ -335,7 +327,6 @@ impl Kept {
 
     /// An expired lease, in place of one that is not available.
     pub(super) fn over(&self) -> Lease {
-        let over = Moment::from_nanos(0);
-        Lease::restored(self.resource.clone(), self.token, self.ttl, over).fenced(self.fencing)
+        self.lease.over()
     }
 }

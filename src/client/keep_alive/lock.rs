@@ -140,23 +140,23 @@ impl KeptLock {
 
     /// The locked resource.
     pub fn resource(&self) -> &Resource {
-        &self.kept.resource
+        self.kept.lease.resource()
     }
 
     /// The lock's token, which is the key's value on the masters. It is enough to release or extend
     /// the lock.
     pub fn token(&self) -> &LockToken {
-        &self.kept.token
+        self.kept.lease.token()
     }
 
     /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.kept.fencing
+        self.kept.lease.fencing_token()
     }
 
     /// The TTL that each renewal requests.
     pub fn ttl(&self) -> Duration {
-        self.kept.ttl.as_duration()
+        self.kept.lease.ttl()
     }
 
     /// How often the lock was renewed; failed renewals do not count.
@@ -353,7 +353,9 @@ impl LossWatch {
 
 impl fmt::Debug for LossWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LossWatch").field("resource", &self.kept.resource).finish_non_exhaustive()
+        f.debug_struct("LossWatch")
+            .field("resource", self.kept.lease.resource())
+            .finish_non_exhaustive()
     }
 }
 
@@ -423,7 +425,7 @@ mod tests {
     fn lease(deadline: Moment) -> Lease {
         let ttl = Ttl::new(30 * SECOND).unwrap();
         let resource = Resource::new("resource").unwrap();
-        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
+        Lease::elsewhere(resource, LockToken::from_random([7; 20]), ttl, deadline)
     }
 
     /// The engine reports that the lock is valid for a minute.
@@ -535,7 +537,7 @@ mod tests {
     #[test]
     fn report_of_a_loss_ends_the_wait() {
         let of_the_loop = |kept: &Kept| {
-            let (resource, cause) = (kept.resource.clone(), LossCause::Gone);
+            let (resource, cause) = (kept.lease.resource().clone(), LossCause::Gone);
             let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
             kept.lost(lease(Clock.now()), Some(loss));
         };
@@ -565,7 +567,7 @@ mod tests {
         due.kept.tell_at(Clock.now());
         assert_eq!(due.loss().unwrap().cause, LossCause::Unavailable);
         let expired = LockError::expired();
-        let resource = due.kept.resource.clone();
+        let resource = due.kept.lease.resource().clone();
         let gone = Loss {
             resource,
             cause: LossCause::Gone,
@@ -612,7 +614,7 @@ mod tests {
         let ttl = Ttl::new(30 * SECOND).unwrap();
         let (resource, token) = (Resource::new("resource").unwrap(), [7; 20]);
         let token = LockToken::from_random(token);
-        let lease = Lease::restored(resource, token, ttl, now.after(15 * SECOND));
+        let lease = Lease::elsewhere(resource, token, ttl, now.after(15 * SECOND));
         let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
         let inner = Arc::new(Kept::new(now, &lease, ttl, terms, None));
         let order = Order::Keep(Box::new((lease, how, Arc::clone(&inner))));

@@ -13,7 +13,7 @@ use crate::moment::Moment;
 use crate::proto::doubt::{Doubt, Origin, Origins};
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::limits::OPERATIONS_MAX;
-use crate::resource::{Form, Resource};
+use crate::resource::{KeptBy, Key};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -37,7 +37,7 @@ const KILLS_MAX: usize = 8;
 /// A debt: what is owed for one token on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Debt {
-    key: Resource,
+    key: Key,
     ttl: Ttl,
     stage: Stage,
     /// When the next step of its stage is due, if the node is ready.
@@ -274,7 +274,7 @@ impl Debts {
     pub(super) fn wake(
         &mut self,
         here: &Here,
-        key: &Resource,
+        key: &Key,
         token: LockToken,
         is_to_follow: bool,
     ) -> Option<Kills> {
@@ -434,7 +434,7 @@ impl Debt {
         // An unanswered SET may run as late as now, and so may one that precedes this release.
         let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
         Debt {
-            key: claim.key.left(),
+            key: claim.key.undone(),
             ttl: claim.ttl,
             stage: Stage::Dormant,
             due: expires,
@@ -461,8 +461,8 @@ impl Debt {
 
     /// The lock may have become a share since (K7): its release frees what was held alone, too. A
     /// take-over that is found to be lost later than its lock's release gives nothing back (K14).
-    fn note_key(&mut self, key: &Resource) {
-        if key.is_scripted() && key.form() != Form::TakeOver {
+    fn note_key(&mut self, key: &Key) {
+        if key.row().kept_by == KeptBy::OwnScripts {
             self.key = key.clone();
         }
     }
@@ -526,6 +526,7 @@ fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Resource;
 
     /// What happens to the one debt, with the time in milliseconds.
     #[derive(Debug, Clone, Copy)]
@@ -560,7 +561,7 @@ mod tests {
     }
 
     fn claim() -> Claim {
-        let (key, ttl) = (Resource::new("key").unwrap(), Duration::from_secs(1));
+        let (key, ttl) = (Key::new(Resource::new("key").unwrap(), b""), Duration::from_secs(1));
         Claim { key, token: token(), ttl: Ttl::new(ttl).unwrap() }
     }
 
@@ -696,6 +697,7 @@ mod tests {
 mod bounds {
     use super::*;
     use crate::proto::doubt::CONNECTIONS_MAX;
+    use crate::resource::Resource;
 
     const NOW: Moment = Moment::from_nanos(1_000);
     const SOON: Moment = Moment::from_nanos(2_000);
@@ -716,7 +718,10 @@ mod bounds {
     }
 
     fn debt(stage: Stage, expires: Moment) -> Debt {
-        let (key, ttl) = (Resource::new("key").unwrap(), Ttl::new(Duration::from_secs(1)).unwrap());
+        let (key, ttl) = (
+            Key::new(Resource::new("key").unwrap(), b""),
+            Ttl::new(Duration::from_secs(1)).unwrap(),
+        );
         let claim = Claim { key, token: token(0), ttl };
         Debt { stage, ..Debt::dormant(NOW, &claim, Some(expires)) }
     }
@@ -784,7 +789,7 @@ mod bounds {
             let debt = Debt { origins, ..debt(Stage::Dormant, LATER) };
             assert!(debts.add(NOW, token(number as usize), debt));
         }
-        let key = Resource::new("key").unwrap();
+        let key = Key::new(Resource::new("key").unwrap(), b"");
         let wake = |number| debts.wake(&here(), &key, token(number), true).unwrap().len();
         assert_eq!([0, 1, 2].map(wake), [4, 4, 0]);
         assert_eq!(debts.awake(), 3);

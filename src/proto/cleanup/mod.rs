@@ -21,7 +21,7 @@ use crate::config::{Config, Heal};
 use crate::moment::Moment;
 use crate::outcome::QuarantineCause;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -100,8 +100,7 @@ impl Cleanup {
     pub(super) fn take_doubts(&mut self, now: Moment, nodes: &mut Nodes, lease: &Lease) {
         let count = nodes.len();
         for doubt in lease.doubts.iter().filter(|doubt| doubt.node < count) {
-            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            let claim = Claim { key, token: lease.token, ttl: lease.longest };
+            let claim = Claim { ttl: lease.longest, ..lease.claim.clone() };
             // As long as a command may arrive, its copy may be new.
             let end =
                 if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
@@ -110,7 +109,7 @@ impl Cleanup {
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
             debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);
-            self.owe(now, nodes, doubt.node, lease.token, debt);
+            self.owe(now, nodes, doubt.node, claim.token, debt);
         }
     }
 
@@ -148,7 +147,7 @@ impl Cleanup {
         now: Moment,
         nodes: &mut Nodes,
         sent: NodeSet,
-        (key, token): (&Resource, LockToken),
+        (key, token): (&Key, LockToken),
     ) {
         for node in sent.and(self.indebted).iter() {
             if !self.debts[node].has_any() {
@@ -317,6 +316,7 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::proto::request::Request;
+    use crate::resource::Resource;
 
     const NOW: Moment = Moment::from_nanos(1_000_000_000);
 
@@ -336,7 +336,7 @@ mod tests {
     }
 
     fn claim(number: u32) -> Claim {
-        let (key, ttl) = (Resource::new("key").unwrap(), Duration::from_secs(1));
+        let (key, ttl) = (Key::new(Resource::new("key").unwrap(), b""), Duration::from_secs(1));
         Claim { key, token: token(number), ttl: Ttl::new(ttl).unwrap() }
     }
 
@@ -419,7 +419,7 @@ mod tests {
         let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
         let adopted = claim(u32::MAX);
         let (resource, ttl) = (Resource::new("key").unwrap(), adopted.ttl);
-        let lease = Lease::restored(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));
+        let lease = Lease::elsewhere(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));
         let lease = lease.with_past(ttl, NodeSet::one(0), vec![doubt]);
         cleanup.take_doubts(NOW, &mut nodes, &lease);
         // Either it is kept, or the node is in quarantine.

@@ -16,7 +16,7 @@ use crate::proto::nodes::{Nodes, State};
 use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 
 /// A number that is further ahead of the masters' clocks than this is set aside while others may
 /// come (F11).
@@ -67,7 +67,7 @@ struct Stamping {
 
 impl Fences {
     /// A fenced round has started.
-    fn start(&mut self, round: usize, key: &Resource, is_unsent: bool) {
+    fn start(&mut self, round: usize, key: &Key, is_unsent: bool) {
         if self.slots.len() <= round {
             self.slots.resize_with(round + 1, Fence::default);
         }
@@ -139,7 +139,7 @@ impl Fences {
     }
 
     /// The counter, and the proposal.
-    pub(crate) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
+    pub(crate) fn asked<'a>(&self, round: usize, key: &'a Key) -> (Counter<'a>, u64) {
         let Fence { bucket, proposal, .. } = self.slots[round];
         (Counter { key: key.as_bytes(), bucket }, proposal)
     }

@@ -9,7 +9,7 @@ use crate::error::LockError;
 use crate::moment::Moment;
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::nodes::Nodes;
-use crate::resource::{Form, Resource, SLOT_ANY};
+use crate::resource::{Key, Refusal, Row};
 use crate::token::Entropy;
 
 /// For how long a client that waits for readers holds new ones off, unless it asks again (K6): so
@@ -21,8 +21,8 @@ const INTENT_MAX: Duration = Duration::from_secs(5);
 const SLOTS_TRIED_MAX: u32 = 8;
 
 /// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
-pub(crate) fn rounds_at_once(resource: &Resource) -> u32 {
-    if resource.form() == Form::Slot { SLOTS_TRIED_MAX } else { 1 }
+pub(crate) fn rounds_at_once(row: &Row) -> u32 {
+    if row.refusal == Refusal::FreeSlots { SLOTS_TRIED_MAX } else { 1 }
 }
 
 impl Voting {
@@ -35,8 +35,8 @@ impl Voting {
         op: usize,
         entropy: &mut dyn Entropy,
     ) -> usize {
-        if let Some((slots, SLOT_ANY)) = claim.key.slot_of() {
-            claim.key = claim.key.with_slot(entropy.next_u64() as u32 % slots);
+        if let Some((slots, None)) = claim.key.slot() {
+            claim.key = claim.key.with_slot(Some(entropy.next_u64() as u32 % slots));
         }
         let round = self.start(now, Kind::Take, claim, Some(op));
         self.forms.start(round);
@@ -50,21 +50,21 @@ impl Voting {
         round: usize,
         tries: Option<(u32, bool)>,
         entropy: &mut dyn Entropy,
-    ) -> Option<(Resource, bool)> {
+    ) -> Option<(Key, bool)> {
         let key = &self.claim(round).key;
-        let (slots, _) = key.slot_of()?;
+        let (slots, _) = key.slot()?;
         let free = self.forms.free(round, slots);
         let Some((tries, has_time)) = tries.filter(|_| !free.is_empty()) else {
-            return Some((key.with_slot(SLOT_ANY), false));
+            return Some((key.with_slot(None), false));
         };
         let random = entropy.next_u64() as usize;
         let is_at_once = has_time && tries % SLOTS_TRIED_MAX != 0;
-        Some((key.with_slot(free[random % free.len()]), is_at_once))
+        Some((key.with_slot(Some(free[random % free.len()])), is_at_once))
     }
 
     /// For how long a refused acquisition with patience holds readers off.
     pub(crate) fn intent(&self, nodes: &Nodes, round: usize) -> Duration {
-        if self.claim(round).key.form() != Form::Exclusive {
+        if self.claim(round).key.row().refusal != Refusal::Sign {
             return Duration::ZERO;
         }
         let round_trip = nodes.round_trip(self.round_trip());
@@ -73,8 +73,10 @@ impl Voting {
 
     /// Which resource of a set most nodes have named when they refused it.
     pub(crate) fn held_of(&self, round: usize) -> Option<usize> {
-        match self.claim(round).key.form() {
-            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
+        match self.claim(round).key.row().refusal {
+            Refusal::HeldName => {
+                self.forms.named(round).and_then(|index| usize::try_from(index).ok())
+            }
             _ => None,
         }
     }
@@ -82,11 +84,10 @@ impl Voting {
     /// The error, with the resource that was held.
     pub(crate) fn with_held(&self, error: LockError, round: usize) -> LockError {
         let claim = self.claim(round);
-        if self[round].kind != Kind::Take || claim.key.form() != Form::All {
+        if self[round].kind != Kind::Take || claim.key.row().refusal != Refusal::HeldName {
             return error;
         }
-        let name = self.held_of(round).and_then(|index| claim.key.names().nth(index));
-        let held = name.and_then(Resource::of_key);
-        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
+        let held = self.held_of(round).and_then(|index| claim.key.plain_at(index));
+        error.for_held(held.map(|held| held.resource().clone()))
     }
 }

@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::config::Builder;
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
     use crate::token::LockToken;
     use crate::validity::Ttl;
 
@@ -193,7 +193,7 @@ mod tests {
         let urls = (1..=5).map(|port| format!("redis://127.0.0.1:{port}"));
         let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
         let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Nodes::new(config));
-        let key = Resource::new("r").unwrap();
+        let key = Key::new(Resource::new("r").unwrap(), b"");
         let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
         let claim = Claim { key, token: LockToken::from_random([1; 20]), ttl };
         let round = voting.start(NOW, kind, claim, Some(OP));

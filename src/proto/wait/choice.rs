@@ -10,7 +10,7 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::nodes::{Nodes, State};
 use crate::proto::status::{Obstacle, Waits};
-use crate::resource::Resource;
+use crate::resource::Key;
 
 /// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
 const NEAR_SLACK_NANOS: u64 = 1_000_000;
@@ -24,7 +24,7 @@ pub(crate) struct Choice<'a> {
 
 impl Choice<'_> {
     /// All nodes in the order in which clients prefer them as the gate of this key (W2).
-    pub(super) fn gate_order(self, key: &Resource) -> Vec<usize> {
+    pub(super) fn gate_order(self, key: &Key) -> Vec<usize> {
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_cached_key(|node| {
             std::cmp::Reverse(score(self.nodes[*node].guard.name(), key.as_bytes()))
@@ -51,7 +51,7 @@ impl Choice<'_> {
     /// The first of these nodes in the order of gates.
     pub(super) fn gate_among(
         &self,
-        key: &Resource,
+        key: &Key,
         is_candidate: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let score_of = |node: &usize| score(self.nodes[*node].guard.name(), key.as_bytes());
@@ -60,7 +60,7 @@ impl Choice<'_> {
 
     /// The node that others most likely see as the gate. What is a candidate here need not be one
     /// for another engine, and the other way round.
-    pub(super) fn likeliest_gate(self, now: Moment, key: &Resource) -> Option<usize> {
+    pub(super) fn likeliest_gate(self, now: Moment, key: &Key) -> Option<usize> {
         let candidate = self.gate_among(key, |node| self.is_candidate(now, node));
         candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
     }
@@ -70,7 +70,7 @@ impl Choice<'_> {
     pub(super) fn gate_in_turn(
         &self,
         now: Moment,
-        key: &Resource,
+        key: &Key,
         looks: usize,
         may_be: impl Fn(usize) -> bool + Clone,
     ) -> Option<usize> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::moment::Moment;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::LockToken;
 
 /// The first slow look at the queue; each later one comes after twice the time (W10).
@@ -47,7 +47,7 @@ pub(crate) enum Turn {
 }
 
 pub(crate) struct Stand {
-    pub(super) key: Resource,
+    pub(super) key: Key,
     /// Where its engine stands. `None` if that node was lost.
     pub(super) gate: Option<usize>,
     /// All nodes whose queue may list it.
@@ -107,7 +107,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    pub(super) fn new(key: Resource, now: Moment) -> Stand {
+    pub(super) fn new(key: Key, now: Moment) -> Stand {
         Stand {
             key,
             gate: None,
@@ -293,9 +293,9 @@ pub(crate) struct Stands {
     open: BTreeMap<u32, Stand>,
     last: u32,
     /// The keys of places that are left, until the command for that is handed out or withdrawn.
-    left: BTreeMap<u32, Resource>,
+    left: BTreeMap<u32, Key>,
     /// The key of the last such command, which the caller is still to send.
-    handed_out: Option<Resource>,
+    handed_out: Option<Key>,
 }
 
 impl Stands {
@@ -324,7 +324,7 @@ impl Stands {
     }
 
     /// A place is left, or its front is taken. Returns the number of its command.
-    pub(super) fn leave(&mut self, key: Resource) -> u32 {
+    pub(super) fn leave(&mut self, key: Key) -> u32 {
         self.last = self.last.wrapping_add(1);
         self.left.insert(self.last, key);
         self.last
@@ -337,7 +337,7 @@ impl Stands {
 
     /// The key of the command that was handed out last.
     pub(super) fn handed_out(&self) -> &[u8] {
-        self.handed_out.as_ref().map_or(&[], Resource::as_bytes)
+        self.handed_out.as_ref().map_or(&[], Key::as_bytes)
     }
 
     /// The command with this number will not be sent.

@@ -8,7 +8,7 @@ use crate::proto::command::{Reply, Step, Tell};
 use crate::proto::nodes::is_forbidden;
 use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::LockToken;
 
 /// A hand-on's answer if the key was deleted, and its queue could not be looked at.
@@ -17,7 +17,7 @@ const RELEASED_ALONE: i64 = -1;
 /// How a stand goes on when its line has the lock, or no longer wants it.
 impl LocalQueues {
     /// The line has the lock (W11). A client that stood before it slept and is dropped.
-    pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+    pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         let Some(number) = self.queues.stand_of(key) else {
             return;
         };
@@ -52,7 +52,7 @@ impl LocalQueues {
     }
 
     /// The line has lost its place to a visit, and waits behind the others.
-    pub(crate) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+    pub(crate) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         if !self.line_up_behind(cx, key) {
             self.call_first(cx, key, token);
         }
@@ -60,7 +60,7 @@ impl LocalQueues {
 
     /// How to release it if no visit asks for it.
     #[inline(never)]
-    pub(super) fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) -> Hand {
+    pub(super) fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> Hand {
         if !self.desk.is_on() || self.queues.holder_of(key) != Some(token) {
             return Hand::NONE;
         }
@@ -109,7 +109,7 @@ impl LocalQueues {
     }
 
     /// The node to count at next: in turn each that other clients may see as the gate.
-    pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Resource) -> NodeSet {
+    pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Key) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
         let may_be = |node: usize| self.desk.choice(cx).may_hand_on(node) && !barred.contains(node);
         let gate = self.desk.choice(cx).gate_in_turn(cx.now, key, looks, may_be);
@@ -118,7 +118,7 @@ impl LocalQueues {
 
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
     /// whether its first waits there.
-    pub(super) fn stand_behind(&mut self, cx: &mut Cx<'_>, key: &Resource) -> bool {
+    pub(super) fn stand_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         // A row has ended: the answers say whether others wait.
         let Some(number) = self.queues.stand_of(key) else {
             return false;
@@ -129,7 +129,7 @@ impl LocalQueues {
     }
 
     /// The line, which has no place, waits behind the others. Returns whether its first does.
-    pub(super) fn line_up_behind(&mut self, cx: &mut Cx<'_>, key: &Resource) -> bool {
+    pub(super) fn line_up_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         self.queues.set_crowd(key, cx.now.after(CROWD_FOR), None);
         let first = self.queues.waiting_first(key).filter(|first| cx.now < first.give_up_at);
         if let Some(who) = first {
@@ -139,7 +139,7 @@ impl LocalQueues {
     }
 
     /// A gate has said how many stand in its queue (W7, W13).
-    fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Resource, left: u64) {
+    fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
         let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             let others = left - left.min(u64::from(stand.gates.contains(node)));
@@ -179,7 +179,7 @@ impl LocalQueues {
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
-        key: &Resource,
+        key: &Key,
         reply: Reply,
     ) -> Option<Reply> {
         Some(match reply {

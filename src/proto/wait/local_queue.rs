@@ -19,7 +19,7 @@ use crate::moment::Moment;
 use crate::proto::failure::Failure;
 use crate::proto::op_id::OpId;
 use crate::quorum::NodeSet;
-use crate::resource::{Form, Resource};
+use crate::resource::{Key, Line};
 use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
@@ -63,7 +63,7 @@ impl First {
 }
 
 pub(crate) struct Queues {
-    by_key: HashMap<Resource, Queue, Keyed>,
+    by_key: HashMap<Key, Queue, Keyed>,
     /// The number of queues that triggers the next removal.
     tidy_at: usize,
 }
@@ -140,7 +140,7 @@ impl Queues {
     }
 
     /// Forgets a queue without a member, a lock or a crowd.
-    fn drop_idle(&mut self, now: Moment, key: &Resource) {
+    fn drop_idle(&mut self, now: Moment, key: &Key) {
         // Few are kept for the row's sake alone, so that many keys need no more memory.
         if self.by_key.len() > QUEUES_TIDY {
             if let Some(queue) = self.by_key.get_mut(key) {
@@ -154,7 +154,7 @@ impl Queues {
     }
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
+    pub(super) fn hold_longer(&mut self, key: &Key, token: LockToken, deadline: Moment) {
         let queue = self.by_key.get_mut(key);
         if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
             if *holder == token {
@@ -163,57 +163,57 @@ impl Queues {
         }
     }
 
-    pub(crate) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+    pub(crate) fn asks_for_others(&self, id: OpId, key: &Key) -> bool {
         let asks = |queue: &Queue| queue.is_first(id) && !queue.others.is_empty();
         self.by_key.get(key).is_some_and(asks)
     }
 
     /// A round of the acquisition that asks has failed, and another follows.
-    pub(crate) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+    pub(crate) fn note_report(&mut self, key: &Key, report: (Failure, LockError)) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.report = Some(report);
         }
     }
 
     /// What the nodes have said to this queue in the last whole round.
-    pub(crate) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+    pub(crate) fn report_of(&self, key: &Key) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()
     }
 }
 
 /// Places in the queues on the masters.
 impl Queues {
-    pub(super) fn stand_of(&self, key: &Resource) -> Option<u32> {
+    pub(super) fn stand_of(&self, key: &Key) -> Option<u32> {
         self.by_key.get(key)?.stand
     }
 
-    pub(super) fn set_stand(&mut self, key: &Resource, stand: Option<u32>) {
+    pub(super) fn set_stand(&mut self, key: &Key, stand: Option<u32>) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.stand = stand;
         }
     }
 
     /// The nodes that are no gate of this key now.
-    pub(super) fn barred(&self, now: Moment, key: &Resource) -> NodeSet {
+    pub(super) fn barred(&self, now: Moment, key: &Key) -> NodeSet {
         let mut nodes = self.barred_for_now(now, key);
         nodes.extend(self.barred_for_good(key));
         nodes
     }
 
     /// The nodes that never are one.
-    pub(super) fn barred_for_good(&self, key: &Resource) -> NodeSet {
+    pub(super) fn barred_for_good(&self, key: &Key) -> NodeSet {
         let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
         barred.map_or(NodeSet::EMPTY, |barred| barred.for_good)
     }
 
     /// The nodes that have refused a wait for this key a short time ago.
-    pub(super) fn barred_for_now(&self, now: Moment, key: &Resource) -> NodeSet {
+    pub(super) fn barred_for_now(&self, now: Moment, key: &Key) -> NodeSet {
         let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
         let barred = barred.filter(|barred| now < barred.until);
         barred.map_or(NodeSet::EMPTY, |barred| barred.for_now)
     }
 
-    pub(super) fn bar(&mut self, now: Moment, key: &Resource, node: usize, how: Bar) {
+    pub(super) fn bar(&mut self, now: Moment, key: &Key, node: usize, how: Bar) {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
         };
@@ -234,7 +234,7 @@ impl Queues {
     }
 
     /// Others are believed to wait on the masters until then, because this node has said so.
-    pub(super) fn set_crowd(&mut self, key: &Resource, until: Moment, node: Option<usize>) {
+    pub(super) fn set_crowd(&mut self, key: &Key, until: Moment, node: Option<usize>) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.crowd = Some((until, node));
             queue.row.note_others();
@@ -242,59 +242,59 @@ impl Queues {
     }
 
     /// Nobody waits on this node: no news if it was another one that had said so.
-    pub(super) fn clear_crowd(&mut self, now: Moment, key: &Resource, node: usize) {
+    pub(super) fn clear_crowd(&mut self, now: Moment, key: &Key, node: usize) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.crowd.take_if(|(_, by)| by.is_none_or(|by| by == node));
         }
         self.drop_idle(now, key);
     }
 
-    pub(crate) fn first_of(&self, key: &Resource) -> Option<OpId> {
+    pub(crate) fn first_of(&self, key: &Key) -> Option<OpId> {
         self.by_key.get(key)?.first.as_ref().map(|first| first.who.id)
     }
 
     /// The first, unless a round of it is in flight or it has a result.
-    pub(super) fn waiting_first(&self, key: &Resource) -> Option<Waiter> {
+    pub(super) fn waiting_first(&self, key: &Key) -> Option<Waiter> {
         let first = self.by_key.get(key)?.first.as_ref();
         first.filter(|first| first.is_waiting).map(|first| first.who)
     }
 
     /// How many rounds the first has made.
-    pub(super) fn attempts_of(&self, key: &Resource) -> u32 {
+    pub(super) fn attempts_of(&self, key: &Key) -> u32 {
         let first = self.by_key.get(key).and_then(|queue| queue.first.as_ref());
         first.map_or(0, |first| first.attempts)
     }
 
     /// The first has made so many rounds, and waits from now on.
-    pub(super) fn pause(&mut self, key: &Resource, id: OpId, attempts: u32) {
+    pub(super) fn pause(&mut self, key: &Key, id: OpId, attempts: u32) {
         if let Some(first) = self.first_mut(key, id) {
             (first.is_waiting, first.attempts) = (true, attempts);
         }
     }
 
     /// The first waits no longer.
-    pub(super) fn stop(&mut self, key: &Resource, id: OpId) {
+    pub(super) fn stop(&mut self, key: &Key, id: OpId) {
         if let Some(first) = self.first_mut(key, id) {
             first.is_waiting = false;
         }
     }
 
-    fn first_mut(&mut self, key: &Resource, id: OpId) -> Option<&mut First> {
+    fn first_mut(&mut self, key: &Key, id: OpId) -> Option<&mut First> {
         let first = self.by_key.get_mut(key)?.first.as_mut();
         first.filter(|first| first.who.id == id)
     }
 
     /// How many wait behind the first, those included that have ended.
-    pub(super) fn others_of(&self, key: &Resource) -> usize {
+    pub(super) fn others_of(&self, key: &Key) -> usize {
         self.by_key.get(key).map_or(0, |queue| queue.others.len())
     }
 
-    pub(super) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
+    pub(super) fn holder_of(&self, key: &Key) -> Option<LockToken> {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
     /// The lock is given up. Returns whether strangers are believed to want it.
-    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) -> bool {
+    pub(super) fn note_given_up(&mut self, now: Moment, key: &Key, token: LockToken) -> bool {
         let Some(queue) = self.by_key.get_mut(key) else {
             return false;
         };
@@ -304,14 +304,14 @@ impl Queues {
     }
 
     /// The line leaves the lock to others until then.
-    pub(super) fn yield_until(&mut self, key: &Resource, until: Moment) {
+    pub(super) fn yield_until(&mut self, key: &Key, until: Moment) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.yields = Some(until);
         }
     }
 
     /// The line got the lock when one gave it up that told nobody.
-    pub(super) fn note_strangers(&mut self, now: Moment, key: &Resource) {
+    pub(super) fn note_strangers(&mut self, now: Moment, key: &Key) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.strangers = Some(now.after(STRANGERS_FOR));
         }
@@ -322,20 +322,20 @@ impl Queues {
     pub(super) fn yields_until(
         &self,
         now: Moment,
-        key: &Resource,
+        key: &Key,
         give_up_at: Moment,
     ) -> Option<Moment> {
         self.by_key.get(key)?.yields_until(now, give_up_at)
     }
 
     /// The line looks for others. Returns how often it did before.
-    pub(super) fn note_look(&mut self, key: &Resource) -> usize {
+    pub(super) fn note_look(&mut self, key: &Key) -> usize {
         self.by_key.get_mut(key).map_or(0, |queue| queue.row.note_look())
     }
 
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
     /// wait for it (W13). Then a new row begins.
-    pub(super) fn ends_row(&mut self, key: &Resource) -> bool {
+    pub(super) fn ends_row(&mut self, key: &Key) -> bool {
         self.by_key.get_mut(key).is_some_and(|queue| queue.row.end_if_long(TURN_MAX))
     }
 }
@@ -389,7 +389,7 @@ impl LocalQueues {
 
     /// A new acquisition joins the queue for its key. Returns whether its first round may start
     /// now; if not, an order will say when.
-    pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
+    pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
         for stand in self.queues.tidy(cx.now) {
             self.stands.remove(stand);
         }
@@ -419,7 +419,7 @@ impl LocalQueues {
 
     /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
     /// sleeps on.
-    pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) {
+    pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) {
         if self.handle_stand_due(cx, key, who) {
             return;
         }
@@ -431,7 +431,7 @@ impl LocalQueues {
         }
     }
 
-    pub(super) fn start(&mut self, key: &Resource, who: Waiter) {
+    pub(super) fn start(&mut self, key: &Key, who: Waiter) {
         self.queues.stop(key, who.id);
         self.desk.orders.push_back(Order::Start(who.id));
     }
@@ -441,7 +441,7 @@ impl LocalQueues {
     pub(crate) fn leave(
         &mut self,
         cx: &mut Cx<'_>,
-        key: &Resource,
+        key: &Key,
         id: OpId,
         Left { got, report, was_waiting }: Left,
     ) {
@@ -469,7 +469,7 @@ impl LocalQueues {
 
     /// Promotes the next waiter if there is no first. It inherits the place of the one before it;
     /// if that one was waiting there, nothing else changes (W12).
-    fn call_next(&mut self, cx: &mut Cx<'_>, key: &Resource, was_waiting: bool) {
+    fn call_next(&mut self, cx: &mut Cx<'_>, key: &Key, was_waiting: bool) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -496,7 +496,7 @@ impl LocalQueues {
 
     /// A lock was given up, and its release is queued to be sent: the first in the queue starts
     /// after it.
-    pub(super) fn call_first(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+    pub(super) fn call_first(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -517,13 +517,13 @@ impl LocalQueues {
 /// What is known of a lock that this engine holds.
 impl LocalQueues {
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(crate) fn extended(&mut self, key: &Resource, token: LockToken, until: Moment) {
+    pub(crate) fn extended(&mut self, key: &Key, token: LockToken, until: Moment) {
         self.queues.hold_longer(key, token, until);
     }
 
     /// This engine will not say when the lock is free: the first that waits for it here looks for
     /// itself, and the queues on the masters move on.
-    pub(crate) fn hold_no_longer(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+    pub(crate) fn hold_no_longer(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         self.call_first(cx, key, token);
         if self.queues.first_of(key).is_none() {
             self.leave_stand_of(cx, key);
@@ -532,8 +532,8 @@ impl LocalQueues {
 
     /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
     /// be that of a share, and notify no waiter.
-    pub(crate) fn leave_held(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
-        if key.form() != Form::Shared {
+    pub(crate) fn leave_held(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
+        if key.row().line != Line::AllAsk {
             return;
         }
         for alone in key.alone() {
@@ -544,7 +544,7 @@ impl LocalQueues {
     }
 
     /// A round found no quorum: its place is left, so that no client waits behind it (W12).
-    pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Resource) {
+    pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Key) {
         self.leave_stand_of(cx, key);
     }
 }
@@ -560,13 +560,14 @@ impl LocalQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Resource;
 
     #[test]
     fn lines_that_nobody_stands_in_are_not_kept_for_ever() {
         let mut queues = Queues::new(7);
         let (deadline, token) = (Moment::from_nanos(10), LockToken::from_random([1; 20]));
         for i in 0..2 * QUEUES_TIDY {
-            let key = Resource::new(i.to_string()).unwrap();
+            let key = Key::new(Resource::new(i.to_string()).unwrap(), b"");
             let holder = (i % 2 == 0).then_some((token, deadline));
             assert!(queues.tidy(Moment::from_nanos(0)).is_empty());
             queues.by_key.insert(key, Queue { holder, ..Queue::default() });

@@ -35,7 +35,7 @@ use super::request::WaitCommand;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::Entropy;
 
 /// What a wait may see and use of the engine during one input.
@@ -141,7 +141,7 @@ impl WaitQueues {
     }
 
     /// A round of the acquisition has failed, and another may follow: it waits from now on.
-    pub(super) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
+    pub(super) fn pause(&mut self, key: &Key, who: Waiter, attempts: u32) {
         self.local.queues.pause(key, who.id, attempts);
         if !key.is_plain() {
             self.visits.note_waiting(who);
@@ -149,7 +149,7 @@ impl WaitQueues {
     }
 
     /// A round of the acquisition begins, or it has a result: it waits no longer.
-    pub(super) fn stop(&mut self, key: &Resource, id: OpId) {
+    pub(super) fn stop(&mut self, key: &Key, id: OpId) {
         self.local.queues.stop(key, id);
         if !key.is_plain() {
             self.visits.note_awake(id);
@@ -163,7 +163,7 @@ mod tests {
     use crate::config::Builder;
     use crate::proto::request::Ability;
     use crate::proto::status::Waits;
-    use crate::resource::Resource;
+    use crate::resource::{Key, Resource};
     use crate::token::{LockToken, Sevens};
 
     const NOW: Moment = Moment::from_nanos(1_000_000_000);
@@ -172,7 +172,7 @@ mod tests {
     struct Scene {
         waits: WaitQueues,
         nodes: Nodes,
-        key: Resource,
+        key: Key,
     }
 
     impl Scene {
@@ -180,13 +180,14 @@ mod tests {
             let urls = (1..=3).map(|port| format!("redis://127.0.0.1:{port}"));
             let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
             let waits = WaitQueues::new(Arc::clone(&config), 7);
-            Scene { waits, nodes: Nodes::new(config), key: Resource::new("r").unwrap() }
+            Scene {
+                waits,
+                nodes: Nodes::new(config),
+                key: Key::new(Resource::new("r").unwrap(), b""),
+            }
         }
 
-        fn tell<T>(
-            &mut self,
-            tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>, &Resource) -> T,
-        ) -> T {
+        fn tell<T>(&mut self, tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>, &Key) -> T) -> T {
             let nodes = &mut self.nodes;
             let mut cx = Cx { now: NOW, nodes, entropy: &mut Sevens, rounds_take: None };
             tell(&mut self.waits, &mut cx, &self.key)

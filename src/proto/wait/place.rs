@@ -13,7 +13,7 @@ use crate::proto::command::Step;
 use crate::proto::request::{Ability, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 
 /// The stand of a line's first.
 impl LocalQueues {
@@ -22,7 +22,7 @@ impl LocalQueues {
     pub(crate) fn refused(
         &mut self,
         cx: &mut Cx<'_>,
-        key: &Resource,
+        key: &Key,
         who: Waiter,
         (refused, was_split): (NodeSet, bool),
     ) -> bool {
@@ -48,7 +48,7 @@ impl LocalQueues {
 
     /// The next of a line waits in the place of the one before it, or behind a crowd (W7, W12).
     /// Returns whether it waits in a queue.
-    pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) -> bool {
+    pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Key) -> bool {
         if !self.desk.is_on() {
             return false;
         }
@@ -60,7 +60,7 @@ impl LocalQueues {
     }
 
     /// Others wait on the masters: without a place, it lets those come first that are told to go.
-    pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) {
+    pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Key) {
         if !self.queue_up_first(cx, who, key) {
             self.desk.sleep_until(who, cx.now.after(cx.stagger()));
         }
@@ -93,14 +93,14 @@ impl LocalQueues {
 
     /// The round of a line's first is cut off when its patience ends: the next one is to try in
     /// its place.
-    pub(crate) fn cut_off(&mut self, key: &Resource) {
+    pub(crate) fn cut_off(&mut self, key: &Key) {
         let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             stand.has_to_ask = true;
         }
     }
 
-    pub(super) fn stand_for(&mut self, cx: &mut Cx<'_>, key: &Resource) -> u32 {
+    pub(super) fn stand_for(&mut self, cx: &mut Cx<'_>, key: &Key) -> u32 {
         if let Some(number) = self.queues.stand_of(key) {
             return number;
         }
@@ -225,12 +225,7 @@ impl LocalQueues {
 
     /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
     /// due is done.
-    pub(super) fn handle_stand_due(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        who: Waiter,
-    ) -> bool {
+    pub(super) fn handle_stand_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
         let Some(number) = self.queues.stand_of(key) else {
             return false;
         };
@@ -306,7 +301,7 @@ impl LocalQueues {
 /// How a place is left.
 impl LocalQueues {
     /// The key's line has no use for its places (W12).
-    pub(crate) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Resource) {
+    pub(crate) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Key) {
         if let Some(number) = self.queues.stand_of(key) {
             self.leave_stand(cx, number);
         }
@@ -351,7 +346,7 @@ impl LocalQueues {
 
     /// A gate that stands still is not told: the place there is passed over, or passed on when it
     /// is told to go.
-    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, gate: usize, key: Resource, to: Step) {
+    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, gate: usize, key: Key, to: Step) {
         if !may_pass_on(cx.nodes, gate) {
             return;
         }
@@ -367,7 +362,7 @@ impl LocalQueues {
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.
-    pub(crate) fn place_of(&self, key: &Resource) -> Option<u32> {
+    pub(crate) fn place_of(&self, key: &Key) -> Option<u32> {
         let number = self.queues.stand_of(key)?;
         self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
     }

@@ -2,7 +2,6 @@
 
 use super::{Cx, Free, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
-use crate::resource::Resource;
 
 /// What is pushed.
 impl LocalQueues {
@@ -56,7 +55,7 @@ impl LocalQueues {
 
     /// A watched key has changed.
     pub(super) fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
-        let key = Resource::of_key(key);
+        let key = self.desk.config.key_of_bytes(key);
         if let Some(number) = key.and_then(|key| self.queues.stand_of(&key)) {
             self.tell_change(cx, node, number);
         }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::moment::Moment;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::LockToken;
 
 /// The first row ends after so many locks; then each after twice as many, up to a maximum.
@@ -83,7 +83,7 @@ pub(crate) struct Rows {
 }
 
 struct Named {
-    key: Resource,
+    key: Key,
     /// The last lock of the row.
     last: LockToken,
     row: Row,
@@ -94,17 +94,17 @@ impl Rows {
         self.open.is_empty()
     }
 
-    fn of(&mut self, key: &Resource) -> Option<&mut Named> {
-        let name = key.names().next()?;
-        self.open.iter_mut().find(|named| named.key.as_bytes() == name)
+    fn of(&mut self, key: &Key) -> Option<&mut Named> {
+        let name = key.resource().names().next()?;
+        self.open.iter_mut().find(|named| named.key.resource().as_bytes() == name)
     }
 
     /// A lock of another kind was taken, and is valid until then.
-    pub(super) fn note_got(&mut self, now: Moment, key: &Resource, got: (LockToken, Moment)) {
+    pub(super) fn note_got(&mut self, now: Moment, key: &Key, got: (LockToken, Moment)) {
         let (token, until) = got;
         if self.of(key).is_none() {
             self.open.retain(|named| named.row.is_going_on(now));
-            let named = key.names().next().and_then(Resource::of_key);
+            let named = Some(key.of_first_name());
             let named = named.map(|key| Named { key, last: token, row: Row::default() });
             if self.open.len() >= ROWS_MAX {
                 let length = |at: &usize| (self.open[*at].row.alone, self.open[*at].row.locks);
@@ -129,13 +129,13 @@ impl Rows {
 
     /// Whether the row for this lock is so long that others come first (W13); then, how many rows
     /// have ended since others were seen, with this one.
-    pub(super) fn end_if_long(&mut self, now: Moment, key: &Resource) -> Option<u32> {
+    pub(super) fn end_if_long(&mut self, now: Moment, key: &Key) -> Option<u32> {
         let row = &mut self.of(key)?.row;
         (row.is_going_on(now) && row.end_if_long(ROW_MAX)).then_some(row.alone)
     }
 
     /// Others wait for the lock: a row begins behind them.
-    pub(super) fn note_others(&mut self, key: &Resource) {
+    pub(super) fn note_others(&mut self, key: &Key) {
         if let Some(named) = self.of(key) {
             named.row.note_others();
             named.row.locks = 0;
@@ -146,6 +146,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Resource;
 
     const KEPT: Moment = Moment::from_nanos(1);
 
@@ -159,12 +160,12 @@ mod tests {
         LockToken::from_random(random)
     }
 
-    fn named(name: &str) -> Resource {
-        Resource::exclusive(name).unwrap()
+    fn named(name: &str) -> Key {
+        Key::new(Resource::exclusive(name).unwrap(), b"")
     }
 
     /// How many locks each row has that is taken without a pause.
-    fn lengths(rows: &mut Rows, key: &Resource, count: usize) -> Vec<usize> {
+    fn lengths(rows: &mut Rows, key: &Key, count: usize) -> Vec<usize> {
         let mut lengths = Vec::new();
         for _ in 0..count {
             let mut length = 0;

@@ -20,7 +20,7 @@ use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
-use crate::resource::{Form, Resource};
+use crate::resource::{Key, Line, Queue};
 use crate::token::LockToken;
 
 /// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
@@ -42,9 +42,9 @@ const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
 struct Visit {
-    key: Resource,
+    key: Key,
     /// The acquisitions that wait for it, and which of them may share the lock.
-    members: Vec<(OpId, Form)>,
+    members: Vec<(OpId, Line)>,
     gate: Option<usize>,
     /// The last place that it was told.
     place: Option<u32>,
@@ -135,11 +135,11 @@ impl Visits {
         give_up_at.map(|give_up_at| Waiter { id, give_up_at })
     }
 
-    fn number_of(&self, key: &Resource) -> Option<u32> {
+    fn number_of(&self, key: &Key) -> Option<u32> {
         self.open.iter().find(|(_, visit)| visit.key == *key).map(|(number, _)| *number)
     }
 
-    pub(super) fn key_of(&self, number: u32) -> Option<&Resource> {
+    pub(super) fn key_of(&self, number: u32) -> Option<&Key> {
         self.open.get(&number).map(|visit| &visit.key)
     }
 
@@ -150,7 +150,7 @@ impl Visits {
 
     /// The acquisition waits for this key from now on, behind the others that wait here. Returns
     /// whether it has a place.
-    fn join(&mut self, now: Moment, number: u32, key: &Resource, who: (OpId, Form)) -> bool {
+    fn join(&mut self, now: Moment, number: u32, key: &Key, who: (OpId, Line)) -> bool {
         self.open.retain(|other, visit| *other == number || visit.is_needed(now));
         if !self.open.contains_key(&number) && self.open.len() >= VISITS_MAX {
             return false;
@@ -209,12 +209,12 @@ impl Visits {
     /// Those to try now, of whom only the first may take what cannot be shared.
     fn to_try(&self, number: u32) -> Vec<OpId> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
-        let Some((first, form)) = members.first() else {
+        let Some((first, line)) = members.first() else {
             return Vec::new();
         };
-        match form {
-            Form::Shared => {
-                let shared = members.iter().filter(|(_, form)| *form == Form::Shared);
+        match line {
+            Line::AllAsk => {
+                let shared = members.iter().filter(|(_, line)| *line == Line::AllAsk);
                 shared.map(|(id, _)| *id).collect()
             }
             _ => vec![*first],
@@ -230,7 +230,7 @@ impl Visits {
     }
 
     /// The acquisition waits no longer. Returns whether the place is of no use now.
-    fn leave(&mut self, number: u32, who: (OpId, Form), got: Option<(LockToken, Moment)>) -> bool {
+    fn leave(&mut self, number: u32, who: (OpId, Line), got: Option<(LockToken, Moment)>) -> bool {
         let Some(visit) = self.open.get_mut(&number) else {
             return false;
         };
@@ -238,7 +238,7 @@ impl Visits {
         if got.is_some() {
             visit.in_vain = 0;
             // Others may share it: they need not wait until it is released.
-            if visit.is_told && who.1 != Form::Shared {
+            if visit.is_told && who.1 != Line::AllAsk {
                 (visit.held, visit.is_told) = (got, false);
                 return false;
             }
@@ -258,7 +258,7 @@ impl Visits {
 
     /// A line of this many plain locks releases one. Returns the visit that comes before the next:
     /// of so many that wait in this engine, each gets its turn.
-    fn note_passed_by(&mut self, key: &Resource, line: usize) -> Option<u32> {
+    fn note_passed_by(&mut self, key: &Key, line: usize) -> Option<u32> {
         let number = self.number_of(key)?;
         let visit = self.open.get_mut(&number).filter(|visit| !visit.members.is_empty())?;
         visit.passed_by = visit.passed_by.saturating_add(1);
@@ -266,24 +266,16 @@ impl Visits {
         (visit.passed_by as usize >= turns).then_some(number)
     }
 
-    fn is_crowded(&self, now: Moment, key: &Resource) -> bool {
+    fn is_crowded(&self, now: Moment, key: &Key) -> bool {
         let number = self.number_of(key);
         number.is_some_and(|number| self.open[&number].is_crowded(now))
     }
 
     /// The plain key whose queue a new acquisition of this lock joins before it asks, if any; and
     /// the look, if that is why.
-    fn before(
-        &mut self,
-        now: Moment,
-        id: OpId,
-        key: &Resource,
-    ) -> Option<(Resource, Option<Look>)> {
-        let mut keys = key.keys();
-        if key.form() != Form::All {
-            keys.truncate(1);
-        }
-        let plain = keys.iter().filter_map(|key| Resource::of_key(key));
+    fn before(&mut self, now: Moment, id: OpId, key: &Key) -> Option<(Key, Option<Look>)> {
+        let keys = if key.row().queue == Queue::OfHeldName { key.keys().len() } else { 1 };
+        let plain = (0..keys).filter_map(|index| key.plain_at(index));
         let mut crowds: Vec<_> = plain.filter(|plain| self.is_crowded(now, plain)).collect();
         let look = self.next_look.take_if(|(other, _)| *other == id);
         // In turn: those in one of the queues might keep out those in another.
@@ -291,7 +283,7 @@ impl Visits {
         let count = crowds.len().max(1);
         let crowd = (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count));
         // Others that wait for one key of a set say nothing of those that wait for another.
-        if let (Some(crowd), None, 1) = (&crowd, look, keys.len()) {
+        if let (Some(crowd), None, 1) = (&crowd, look, keys) {
             self.rows.note_others(key);
             return Some((crowd.clone(), None));
         }
@@ -302,14 +294,14 @@ impl Visits {
             (None, Some(rows)) => {
                 let rows = rows as usize - 1;
                 // Clients may wait for any key of a set.
-                let left = keys.len().min(LOOKS_MAX) - 1;
-                let slot = key.slot_of().map(|(_, slot)| slot as usize);
-                let key = slot.unwrap_or(rows * LOOKS_MAX % keys.len());
+                let left = keys.min(LOOKS_MAX) - 1;
+                let slot = key.slot().map(|(_, slot)| slot.map_or(255, |slot| slot as usize));
+                let key = slot.unwrap_or(rows * LOOKS_MAX % keys);
                 Look { rows, key, left, has_found: false }
             }
         };
-        let keys = key.keys();
-        Some((Resource::of_key(&keys[look.key % keys.len()])?, Some(look)))
+        let plain = key.plain_at(look.key % key.keys().len())?;
+        Some((plain, Some(look)))
     }
 
     /// The visit, unless it has a place, asks for one at this gate.
@@ -394,29 +386,28 @@ impl WaitQueues {
     pub(crate) fn visit_refused(
         &mut self,
         cx: &mut Cx<'_>,
-        key: &Resource,
+        key: &Key,
         id: OpId,
         (held, attempts): (Option<usize>, u32),
     ) -> Option<Moment> {
         if !self.local.desk.is_on() {
             return None;
         }
-        let form = key.form();
+        let (line, queue) = (key.row().line, key.row().queue);
         let before = self.visits.visit_of(id);
         self.visits.forget_look(id);
-        let plain = match (before, form) {
-            // Any slot will do: it stays where it is.
-            (Some(before), Form::Slot) => self.visits.key_of(before).cloned(),
+        let plain = match (before, queue) {
+            (Some(before), Queue::OfSlot) => self.visits.key_of(before).cloned(),
             _ => plain_key_of(key, held),
         }?;
         let number = self.visits.number_of(&plain);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
-            if self.visits.leave(before, (id, form), None) {
+            if self.visits.leave(before, (id, line), None) {
                 self.move_on(cx, before);
             }
         }
         let number = number.unwrap_or_else(|| self.local.stands.number());
-        if !self.visits.join(cx.now, number, &plain, (id, form)) {
+        if !self.visits.join(cx.now, number, &plain, (id, line)) {
             return None;
         }
         let refused = self.visits.note_refused(cx.now, number);
@@ -429,12 +420,12 @@ impl WaitQueues {
         }
         self.queue_visit(cx, number);
         // Those that hold a key of a set may stand in the queue of another, and tell no others.
-        (form == Form::All).then(|| set_asks_at(cx, attempts))
+        (queue == Queue::OfHeldName).then(|| set_asks_at(cx, attempts))
     }
 
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
-    pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
+    pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
         let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
         if self.visits.visit_of(id).is_some() {
             return false;
@@ -450,7 +441,7 @@ impl WaitQueues {
             ask_at = cx.now.after(stagger);
         }
         let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.stands.number());
-        if !self.visits.join(cx.now, number, &plain, (id, key.form())) {
+        if !self.visits.join(cx.now, number, &plain, (id, key.row().line)) {
             return false;
         }
         if let Some(look) = look {
@@ -574,7 +565,7 @@ impl WaitQueues {
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
-        key: &Resource,
+        key: &Key,
         wakeup: Wakeup,
     ) -> bool {
         let Some(number) = self.visits.number_of(key) else {
@@ -631,7 +622,7 @@ impl WaitQueues {
 
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
     /// the line has the engine's place on the masters, and nothing else would let the visit in.
-    pub(super) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
+    pub(super) fn visit_due(&mut self, key: &Key) -> Option<u32> {
         if self.visits.open.is_empty() {
             return None;
         }
@@ -645,7 +636,7 @@ impl WaitQueues {
 
     /// The lock is released, and this visit asks for it next. If the line's turn is over, its place
     /// is the visit's from now on.
-    pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Resource) -> AfterRelease {
+    pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Key) -> AfterRelease {
         let stand = self.local.queues.stand_of(key);
         let is_turn_over =
             stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
@@ -676,19 +667,18 @@ impl WaitQueues {
     pub(crate) fn leave_visit(
         &mut self,
         cx: &mut Cx<'_>,
-        key: &Resource,
+        key: &Key,
         id: OpId,
         got: Option<(LockToken, Moment)>,
     ) {
         self.visits.note_awake(id);
-        let form = key.form();
         if let Some(got) = got.filter(|_| self.local.desk.is_on()) {
             self.visits.rows.note_got(cx.now, key, got);
         }
         let Some(number) = self.visits.visit_of(id) else {
             return;
         };
-        if self.visits.leave(number, (id, form), got) {
+        if self.visits.leave(number, (id, key.row().line), got) {
             self.move_on(cx, number);
         }
     }
@@ -726,14 +716,14 @@ impl WaitQueues {
 }
 
 /// The plain key that stands in the way of this acquisition.
-fn plain_key_of(key: &Resource, held: Option<usize>) -> Option<Resource> {
-    let index = match key.form() {
-        Form::Plain | Form::TakeOver => return None,
-        Form::All => held?,
-        Form::Slot => key.slot_of().map(|(_, slot)| slot as usize)?,
-        Form::Shared | Form::Exclusive | Form::As => 0,
+fn plain_key_of(key: &Key, held: Option<usize>) -> Option<Key> {
+    let index = match key.row().queue {
+        Queue::Own | Queue::None => return None,
+        Queue::OfHeldName => held?,
+        Queue::OfSlot => key.slot()?.1? as usize,
+        Queue::OfName => 0,
     };
-    Resource::of_key(key.keys().get(index)?)
+    key.plain_at(index)
 }
 
 /// When a set that was refused after so many rounds asks again at the latest.

@@ -16,7 +16,7 @@ use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
 use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::Key;
 use crate::token::LockToken;
 
 /// Where a queue's answer has the place.
@@ -110,7 +110,7 @@ impl WaitQueues {
         let channel = self.local.desk.channel.as_deref().expect("waits have a channel");
         let key_of = |number| {
             let key = self.local.stands.get(number).map(|stand| &stand.key);
-            key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
+            key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Key::as_bytes)
         };
         let command = match command {
             WaitCommand::Able(ability) => ability.command(channel),
@@ -240,7 +240,7 @@ impl WaitQueues {
 
     /// Something has happened to the place for this key (W6). Returns whether that makes sense.
     fn notified(&mut self, cx: &mut Cx<'_>, node: usize, wakeup: Wakeup, key: &[u8]) -> bool {
-        let Some(key) = Resource::of_key(key) else {
+        let Some(key) = self.local.desk.config.key_of_bytes(key) else {
             return false;
         };
         let stand =
@@ -262,12 +262,7 @@ impl WaitQueues {
 impl WaitQueues {
     /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
     /// next.
-    pub(crate) fn plan_release(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        token: LockToken,
-    ) -> Hand {
+    pub(crate) fn plan_release(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> Hand {
         match self.visit_due(key) {
             None => self.local.plan_for(cx, key, token),
             visit => Hand { visit, ..Hand::NONE },
@@ -279,7 +274,7 @@ impl WaitQueues {
     pub(crate) fn released(
         &mut self,
         cx: &mut Cx<'_>,
-        key: &Resource,
+        key: &Key,
         token: LockToken,
         hand: Hand,
     ) -> AfterRelease {

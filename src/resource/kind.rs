@@ -1,0 +1,256 @@
+//! The kinds of lock: one row of a table for each. Its scripts are in `resp`.
+
+use crate::token::LockToken;
+
+/// What is locked under a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum LockKind {
+    /// One key, which has one holder.
+    Plain,
+    /// Several such keys at once: all the names, in the order of their bytes (K1).
+    Set(Vec<Vec<u8>>),
+    /// A share of one key.
+    Shared,
+    /// One key, which may be shared by others: a plain lock, once it is taken.
+    Exclusive,
+    /// One of so many keys, whichever is free, or this one: the plain lock of it, once it is taken.
+    Slot { of: u8, slot: Option<u8> },
+    /// One key with the caller's own value.
+    Value(Vec<u8>),
+    /// The same, of a holder who has it under this token.
+    TakeOver(Vec<u8>, LockToken),
+}
+
+/// What sets a kind of lock apart.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// What the resource is called in `Debug`.
+    pub(crate) name: &'static str,
+    /// Its number in the text of a hand-over.
+    pub(crate) number: u8,
+    /// What is tried before its first command on a connection, unless the handshake has.
+    pub(crate) trial: Option<Trial>,
+    /// What keeps, heals and frees it once it is taken.
+    pub(crate) kept_by: KeptBy,
+    pub(crate) keys: Keys,
+    pub(crate) refusal: Refusal,
+    pub(crate) queue: Queue,
+    pub(crate) line: Line,
+    /// Whether it may become a share while it is held (K7).
+    pub(crate) sharing: Sharing,
+}
+
+/// The commands that the scripts of a kind of lock call: they are tried together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// What every lock needs.
+    Plain,
+    /// The same with a flush marker.
+    Marked,
+    /// Several resources at once.
+    Several,
+    /// Permits.
+    Permits,
+    /// Read locks and write locks.
+    Shares,
+    /// Locks with the caller's own value.
+    Owned,
+    /// Locks with a fencing token.
+    Fenced,
+}
+
+impl Trial {
+    pub(crate) const ALL: [Trial; 7] = [
+        Trial::Plain,
+        Trial::Marked,
+        Trial::Several,
+        Trial::Permits,
+        Trial::Shares,
+        Trial::Owned,
+        Trial::Fenced,
+    ];
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptBy {
+    /// The commands of a plain lock.
+    PlainCommands,
+    /// Scripts of its own.
+    OwnScripts,
+    /// Nothing: it is held as another kind. A script of its own undoes an attempt (K14).
+    Nothing,
+}
+
+/// The keys that its scripts are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// One for each name.
+    Names,
+    /// The name, and one that ends with this.
+    And(&'static [u8]),
+    /// One for each slot.
+    Slots,
+}
+
+/// What a refusal tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// That it is held.
+    Held,
+    /// Which of the names is held.
+    HeldName,
+    /// Which slots are free.
+    FreeSlots,
+    /// That it is held. It has left a sign that holds new readers off (K6).
+    Sign,
+}
+
+/// The plain key whose queue on a master a refused acquisition joins (K9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// Its own key's, as described in W1 to W15.
+    Own,
+    /// That of its name.
+    OfName,
+    /// That of the name which was held.
+    OfHeldName,
+    /// That of the slot it asked for. Any other slot will do as well.
+    OfSlot,
+    /// It joins none, and asks again after delays alone.
+    None,
+}
+
+/// Whether acquisitions of one engine that wait for it stand in a line (K9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// One asks, and the others wait behind it.
+    OneAsks,
+    /// Each asks, and those that wait for one place on the masters try one after the other.
+    EachAsks,
+    /// Each asks, and all that wait for one place try together: they share the lock.
+    AllAsk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    CanBeShared,
+    Never,
+}
+
+/// What stands for a kind in the text of a hand-over.
+pub(super) mod numbers {
+    pub(crate) const PLAIN: u8 = 0;
+    pub(crate) const SET: u8 = 1;
+    pub(crate) const SHARED: u8 = 2;
+    pub(crate) const EXCLUSIVE: u8 = 3;
+    /// This and a take-over are never held.
+    pub(crate) const SLOT: u8 = 4;
+    pub(crate) const VALUE: u8 = 5;
+    pub(crate) const TAKE_OVER: u8 = 6;
+}
+
+const PLAIN: Row = Row {
+    name: "Plain",
+    number: numbers::PLAIN,
+    trial: None,
+    kept_by: KeptBy::PlainCommands,
+    keys: Keys::Names,
+    refusal: Refusal::Held,
+    queue: Queue::Own,
+    line: Line::OneAsks,
+    sharing: Sharing::CanBeShared,
+};
+
+const SET: Row = Row {
+    name: "All",
+    number: numbers::SET,
+    trial: Some(Trial::Several),
+    kept_by: KeptBy::OwnScripts,
+    keys: Keys::Names,
+    refusal: Refusal::HeldName,
+    queue: Queue::OfHeldName,
+    line: Line::OneAsks,
+    sharing: Sharing::Never,
+};
+
+const SHARED: Row = Row {
+    name: "Shared",
+    number: numbers::SHARED,
+    trial: Some(Trial::Shares),
+    kept_by: KeptBy::OwnScripts,
+    keys: Keys::And(INTENT),
+    refusal: Refusal::Held,
+    queue: Queue::OfName,
+    line: Line::AllAsk,
+    sharing: Sharing::CanBeShared,
+};
+
+const EXCLUSIVE: Row = Row {
+    name: "Exclusive",
+    number: numbers::EXCLUSIVE,
+    trial: Some(Trial::Shares),
+    kept_by: KeptBy::PlainCommands,
+    keys: Keys::And(INTENT),
+    refusal: Refusal::Sign,
+    queue: Queue::OfName,
+    line: Line::OneAsks,
+    sharing: Sharing::CanBeShared,
+};
+
+const SLOT: Row = Row {
+    name: "Slot",
+    number: numbers::SLOT,
+    trial: Some(Trial::Permits),
+    kept_by: KeptBy::PlainCommands,
+    keys: Keys::Slots,
+    refusal: Refusal::FreeSlots,
+    queue: Queue::OfSlot,
+    line: Line::EachAsks,
+    sharing: Sharing::CanBeShared,
+};
+
+const VALUE: Row = Row {
+    name: "As",
+    number: numbers::VALUE,
+    trial: Some(Trial::Owned),
+    kept_by: KeptBy::OwnScripts,
+    keys: Keys::And(COMPANION),
+    refusal: Refusal::Held,
+    queue: Queue::OfName,
+    line: Line::OneAsks,
+    sharing: Sharing::Never,
+};
+
+const TAKE_OVER: Row = Row {
+    name: "TakeOver",
+    number: numbers::TAKE_OVER,
+    kept_by: KeptBy::Nothing,
+    queue: Queue::None,
+    ..VALUE
+};
+
+/// What a key's name ends with on which a client waits for readers to end.
+const INTENT: &[u8] = b":intent";
+
+/// What the name of the key ends with that stands beside one with a caller's value: a hash with the
+/// token (K11).
+const COMPANION: &[u8] = b":as";
+
+impl LockKind {
+    pub(crate) fn row(&self) -> &'static Row {
+        match self {
+            LockKind::Plain => &PLAIN,
+            LockKind::Set(_) => &SET,
+            LockKind::Shared => &SHARED,
+            LockKind::Exclusive => &EXCLUSIVE,
+            LockKind::Slot { .. } => &SLOT,
+            LockKind::Value(_) => &VALUE,
+            LockKind::TakeOver(..) => &TAKE_OVER,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, LockKind::Plain)
+    }
+}
