@@ -16,11 +16,7 @@ use crate::token::LockToken;
 use crate::validity::{TTL_MS_MAX, Ttl};
 
 const NAME: &str = "muxlock";
-const VERSION: &str = "2";
-/// That of a lock with a fencing token.
-const VERSION_FENCED: &str = "3";
-/// That of a lock that is not of one plain key. It has no fencing token.
-const VERSION_FORMED: &str = "4";
+const VERSION: &str = "5";
 const SEPARATOR: char = '.';
 const CHECKSUM_DIGITS: usize = 8;
 /// The longest `run_id` that is written; Redis' has 40 bytes. A connection to a server with a
@@ -55,7 +51,7 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version; `3` with a fencing token, `4` with a form; `1` is refused |
+/// | `5` | the version; no other is read |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -64,15 +60,15 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | longest | the longest TTL that was ever requested, in milliseconds |
 /// | granted | the nodes that had granted it, as a decimal number with one bit for each |
 /// | doubts | nodes whose copy is in doubt (see below); may be empty |
-/// | fence | the fencing token, in decimal; only in version `3` |
-/// | form | only in version `4`, see below |
+/// | fence | the fencing token, in decimal; empty without one |
+/// | kind | the kind of lock, see below |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
-/// The form is `1` for several resources, each behind its length in two bytes, the low one first;
-/// `2` for a share; `3` for a resource that may be shared; `5` for one with a caller's value, which
-/// stands before its name like the name of one of several.
+/// The kind is `0` for one resource; `1` for several, each behind its length in two bytes, the low
+/// one first; `2` for a share; `3` for a resource that may be shared; `5` for one with a caller's
+/// value, which stands before its name like the name of one of several.
 ///
 /// The doubts have an entry for each node that had not answered or was in quarantine, in this form:
 /// `n<node>u<time>[s](p<run_id>k<client id>)*[x]`.
@@ -229,19 +225,10 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
     let (longest, granted, doubts) = lease.past();
     let bits = granted.iter().fold(0_u64, |bits, node| bits | 1 << node);
     let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
-    let fencing = lease.fencing_token();
-    let (form, names) = match fencing {
-        Some(_) => (0, lease.resource().as_bytes().to_vec()),
-        None => lease.resource().to_raw(),
-    };
-    let mut fields = vec![
+    let (kind, names) = lease.resource().to_raw();
+    let fields = [
         NAME.to_owned(),
-        match (fencing, form) {
-            (Some(_), _) => VERSION_FENCED,
-            (None, 0) => VERSION,
-            (None, _) => VERSION_FORMED,
-        }
-        .to_owned(),
+        VERSION.to_owned(),
         clock.as_str().to_owned(),
         stamp.steady_nanos.to_string(),
         stamp.wall_nanos.to_string(),
@@ -250,10 +237,11 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
         longest.as_millis().to_string(),
         bits.to_string(),
         doubts.iter().map(write_doubt).collect(),
+        lease.fencing_token().map_or(String::new(), |number| number.to_string()),
+        kind.to_string(),
+        digits(&names),
+        token.to_owned(),
     ];
-    fields.extend(fencing.map(|fencing| fencing.to_string()));
-    fields.extend((form != 0).then(|| form.to_string()));
-    fields.extend([digits(&names), token.to_owned()]);
     let text = fields.join(&SEPARATOR.to_string());
     format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
 }
@@ -324,12 +312,9 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
         return Err(HandOverError::NotALock);
     }
     // The checksum of a later version may be different, so the version is checked first.
-    let (is_fenced, is_formed) = match fields.next() {
-        Some(VERSION) => (false, false),
-        Some(VERSION_FENCED) => (true, false),
-        Some(VERSION_FORMED) => (false, true),
-        _ => return Err(HandOverError::Version),
-    };
+    if fields.next() != Some(VERSION) {
+        return Err(HandOverError::Version);
+    }
     let (checked, checksum) = text.rsplit_once(SEPARATOR).ok_or(HandOverError::Damaged)?;
     if checksum != format!("{:0CHECKSUM_DIGITS$x}", crc32(checked.as_bytes())) {
         return Err(HandOverError::Damaged);
@@ -343,14 +328,11 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     let longest = self::ttl(field()?, "longest")?;
     let bits: u64 = number(field()?, "granted")?;
     let doubts = read_doubts(field()?).ok_or(HandOverError::Field("doubts"))?;
-    let fencing = match is_fenced {
-        true => Some(number(field()?, "fence")?),
-        false => None,
+    let fencing = match field()? {
+        "" => None,
+        fence => Some(number(fence, "fence")?),
     };
-    let form = match is_formed {
-        true => Some(number(field()?, "form")?),
-        false => None,
-    };
+    let kind = number(field()?, "kind")?;
     let resource = bytes_of(field()?, "resource")?;
     let token = bytes_of(field()?, "token")?;
     let (_checksum, None) = (field()?, fields.next()) else {
@@ -364,11 +346,11 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     }
     let mut granted = NodeSet::EMPTY;
     (0..NODES_MAX).filter(|node| bits >> node & 1 == 1).for_each(|node| granted.insert(node));
-    let resource = match form {
-        Some(form) => Resource::of_raw(form, &resource),
-        None => Resource::checked(&resource),
-    };
+    let resource = Resource::of_raw(kind, &resource);
     let resource = resource.map_err(|_| HandOverError::Field("resource"))?;
+    if fencing.is_some() && !resource.is_plain() {
+        return Err(HandOverError::Field("fence"));
+    }
     let token = token.try_into().map_err(|_| HandOverError::Field("token"))?;
     let token = LockToken::from_random(token);
     let stamp = Stamp { steady_nanos, wall_nanos };
@@ -465,8 +447,8 @@ mod tests {
         LockParts::new(lease).to_secret_text().unwrap()
     }
 
-    /// One of each form that has a number in the text.
-    fn forms() -> [Resource; 4] {
+    /// One of each kind that may be held, but for the plain one.
+    fn kinds() -> [Resource; 4] {
         [
             Resource::all(["b", "aa"]),
             Resource::shared("a"),
@@ -476,14 +458,14 @@ mod tests {
         .map(Result::unwrap)
     }
 
-    fn formed_text(resource: Resource, left: Duration) -> String {
+    fn text_of_kind(resource: Resource, left: Duration) -> String {
         let parts = LockParts::new(lease_of(resource, Clock.now().after(left)));
         parts.to_secret_text().unwrap()
     }
 
-    /// A plain lock, a fenced one, and one of each form.
+    /// A plain lock, a fenced one, and one of each other kind.
     fn texts(left: Duration) -> [String; 6] {
-        let [all, shared, exclusive, own] = forms().map(|resource| formed_text(resource, left));
+        let [all, shared, exclusive, own] = kinds().map(|resource| text_of_kind(resource, left));
         [text_of(b"invoice:42", left), fenced_text(left), all, shared, exclusive, own]
     }
 
@@ -520,14 +502,14 @@ mod tests {
             let lease = lease(b"invoice:42", Clock.now().after(9 * SECOND)).fenced(fence);
             let parts = LockParts::new(lease);
             let text = parts.to_secret_text().unwrap();
-            assert!(text.starts_with("muxlock.3.") && text.len() <= TEXT_BYTES_MAX);
+            assert!(text.starts_with("muxlock.5.") && text.len() <= TEXT_BYTES_MAX);
             assert_eq!(text.split('.').nth(10), Some(number));
             let read: LockParts = text.parse().unwrap();
             assert_eq!((read.fencing_token(), read.token()), (fence, parts.token()));
             assert_eq!(read.lease().past(), parts.lease().past());
         }
         let text = text_of(b"invoice:42", 9 * SECOND);
-        assert!(text.starts_with("muxlock.2."));
+        assert_eq!(text.split('.').nth(10), Some(""));
         assert_eq!(text.parse::<LockParts>().unwrap().fencing_token(), None);
     }
 
@@ -617,15 +599,15 @@ mod tests {
             signed(&fields.join(".")).parse::<LockParts>().unwrap_err()
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
-        assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
-        assert_eq!(with(1, "5"), HandOverError::Version);
-        assert_eq!(with(1, "4"), HandOverError::Field("form"), "the resource is in its place");
-        assert_eq!(with(1, ""), HandOverError::Version);
-        assert_eq!(with(1, "3"), HandOverError::Field("fence"), "the resource is in its place");
+        for version in ["", "1", "2", "3", "4", "6"] {
+            assert_eq!(with(1, version), HandOverError::Version);
+        }
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
         assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
-        let names =
-            ["steady", "wall", "left", "ttl", "longest", "granted", "doubts", "resource", "token"];
+        let names = [
+            "steady", "wall", "left", "ttl", "longest", "granted", "doubts", "fence", "kind",
+            "resource", "token",
+        ];
         for (i, name) in names.into_iter().enumerate() {
             assert_eq!(with(3 + i, "x"), HandOverError::Field(name));
             assert!(with(3 + i, "x").to_string().contains(name));
@@ -645,8 +627,8 @@ mod tests {
         ] {
             assert_eq!(with(9, doubts), HandOverError::Field("doubts"), "{doubts}");
         }
-        assert_eq!(with(10, ""), HandOverError::Field("resource"));
-        assert_eq!(with(11, &TOKEN[2..]), HandOverError::Field("token"));
+        assert_eq!(with(12, ""), HandOverError::Field("resource"));
+        assert_eq!(with(13, &TOKEN[2..]), HandOverError::Field("token"));
         let error = "x".repeat(TEXT_BYTES_MAX + 1).parse::<LockParts>().unwrap_err();
         assert!(matches!(error, HandOverError::TooLong { .. }), "{error}");
         let damaged = text.replacen(TOKEN, &TOKEN.replace('7', "8"), 1);
@@ -658,57 +640,54 @@ mod tests {
         let text = fenced_text(9 * SECOND);
         let (checked, _) = text.rsplit_once('.').unwrap();
         let mut fields: Vec<&str> = checked.split('.').collect();
-        for fence in ["", "0", "-1", "+1", "01", "9000000000000000", "99999999999999999999", "x"] {
+        for fence in ["0", "-1", "+1", "01", "9000000000000000", "99999999999999999999", "x"] {
             fields[10] = fence;
             let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
             assert_eq!(error, HandOverError::Field("fence"), "{fence}");
         }
         fields[10] = "1";
         let _ = signed(&fields.join(".")).parse::<LockParts>().unwrap();
-        fields[1] = VERSION;
-        let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
-        assert_eq!(error, HandOverError::Field("resource"), "a number in its place");
-        fields.remove(10);
-        fields[1] = VERSION_FENCED;
+        // Only a lock of one plain key has a number.
+        fields[11] = "2";
         let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
         assert_eq!(error, HandOverError::Field("fence"));
     }
 
-    /// K1, K4, K7: the form is a field of its own, and the longest names fit.
+    /// K1, K4, K7: the kind is a field of its own, and the longest names fit.
     #[test]
-    fn form_is_in_the_text_of_a_lock_that_is_not_of_one_plain_key() {
+    fn kind_is_in_the_text_of_each_lock() {
         let many: Vec<String> = (0..RESOURCES_MAX).map(|i| format!("{i:0512}")).collect();
         let long = vec![0xff; RESOURCE_BYTES_MAX];
         let others = [Resource::all(many), Resource::shared(&long), Resource::exclusive(long)];
-        for resource in forms().into_iter().chain(others.map(Result::unwrap)) {
-            let text = formed_text(resource.clone(), 9 * SECOND);
-            assert!(text.starts_with("muxlock.4.") && text.len() <= TEXT_BYTES_MAX);
+        for resource in kinds().into_iter().chain(others.map(Result::unwrap)) {
+            let text = text_of_kind(resource.clone(), 9 * SECOND);
+            assert!(text.len() <= TEXT_BYTES_MAX);
             let read: LockParts = text.parse().unwrap();
             assert_eq!((read.resource(), read.fencing_token()), (&resource, None));
             let written = lease_of(resource, Clock.now());
             assert_eq!((read.token(), read.lease().past()), (written.token(), written.past()));
         }
-        let fields = |text: &str| text.split('.').skip(10).take(2).collect::<Vec<_>>().join(".");
-        let written = forms().map(|resource| fields(&formed_text(resource, SECOND)));
+        let fields = |text: &str| text.split('.').skip(11).take(2).collect::<Vec<_>>().join(".");
+        let written = kinds().map(|resource| fields(&text_of_kind(resource, SECOND)));
         assert_eq!(written, ["1.02006161010062", "2.61", "3.61", "5.0200626261"]);
     }
 
     #[test]
-    fn torn_forms_and_names_are_refused() {
-        let text = formed_text(forms()[0].clone(), 9 * SECOND);
+    fn torn_kinds_and_names_are_refused() {
+        let text = text_of_kind(kinds()[0].clone(), 9 * SECOND);
         let (checked, _) = text.rsplit_once('.').unwrap();
-        let with = |form: &str, names: &str| {
+        let with = |kind: &str, names: &str| {
             let mut fields: Vec<&str> = checked.split('.').collect();
-            (fields[10], fields[11]) = (form, names);
+            (fields[11], fields[12]) = (kind, names);
             signed(&fields.join(".")).parse::<LockParts>().map(|parts| parts.resource().clone())
         };
-        for form in ["", "x", "-1", "256", "1 "] {
-            assert_eq!(with(form, "010061010062"), Err(HandOverError::Field("form")), "{form}");
+        for kind in ["", "x", "-1", "256", "1 "] {
+            assert_eq!(with(kind, "010061010062"), Err(HandOverError::Field("kind")), "{kind}");
         }
-        // A plain name, a slot, and what there is not.
-        for form in ["0", "4", "6", "255"] {
+        // A slot, and what there is not.
+        for kind in ["4", "6", "255"] {
             let refused = Err(HandOverError::Field("resource"));
-            assert_eq!(with(form, "010061010062"), refused, "{form}");
+            assert_eq!(with(kind, "010061010062"), refused, "{kind}");
         }
         // No name; an empty one; one that is cut; half a length; a length beyond the end.
         for names in ["", "0000", "01006101", "0100610100", "ffff61", "01006102006200ff"] {
@@ -719,9 +698,9 @@ mod tests {
             assert_eq!(with("5", value), Err(HandOverError::Field("resource")), "{value}");
         }
         let long = "61".repeat(RESOURCE_BYTES_MAX + 1);
-        for form in ["2", "3"] {
-            assert_eq!(with(form, ""), Err(HandOverError::Field("resource")));
-            assert_eq!(with(form, &long), Err(HandOverError::Field("resource")));
+        for kind in ["0", "2", "3"] {
+            assert_eq!(with(kind, ""), Err(HandOverError::Field("resource")));
+            assert_eq!(with(kind, &long), Err(HandOverError::Field("resource")));
         }
         assert_eq!(with("1", &format!("0104{long}")), Err(HandOverError::Field("resource")));
         let many: String = (0..=RESOURCES_MAX).map(|i| format!("0300{i:06x}")).collect();

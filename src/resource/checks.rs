@@ -124,6 +124,7 @@ impl Resource {
     pub(crate) fn of_raw(number: u8, bytes: &[u8]) -> Result<Resource, InvalidResource> {
         let torn = InvalidResource::Name { bytes: 0 };
         match number {
+            numbers::PLAIN => Resource::checked(bytes),
             numbers::SET => Resource::checked_all(names_in(bytes).ok_or(torn)?),
             numbers::SHARED => Resource::checked_of(bytes, LockKind::Shared),
             numbers::EXCLUSIVE => Resource::checked_of(bytes, LockKind::Exclusive),
