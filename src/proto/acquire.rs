@@ -185,9 +185,12 @@ impl Engine {
 
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
-    fn start_attempt(&mut self, now: Moment, op: usize, key: Key) {
-        if !key.is_plain() && !self.waits.visits.is_idle() && self.waits_first(now, op, &key) {
-            return;
+    fn start_attempt(&mut self, now: Moment, op: usize, mut key: Key) {
+        if !key.is_plain() && !self.waits.visits.is_idle() {
+            if self.waits_first(now, op, &key) {
+                return;
+            }
+            key = self.waits.visits.asked_by(self.operations.id_of(op), key);
         }
         let Some(random) = self.entropy.token(now) else {
             // The next in the queue starts when this result is taken. Starting it here would

@@ -178,6 +178,16 @@ impl Key {
         Key::of_bytes(keys.get(index)?, prefix)
     }
 
+    /// The plain locks' keys in whose queues it may wait (K9).
+    pub(crate) fn to_queue_for(&self) -> Vec<Key> {
+        let prefix = self.0.name.prefix();
+        let mut keys = self.keys();
+        if let Keys::And(_) = self.row().keys {
+            keys.truncate(1);
+        }
+        keys.iter().filter_map(|key| Key::of_bytes(key, prefix)).collect()
+    }
+
     /// The value that the caller has chosen, if it is locked with one; and the token beside which
     /// it must stand already, or nothing.
     pub(crate) fn value(&self) -> Option<(&[u8], &[u8])> {

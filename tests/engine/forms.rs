@@ -875,6 +875,81 @@ fn k9_row_of_sets_ends_with_a_look_at_each_key() {
     assert_eq!(looks(&mut scenario), None);
 }
 
+/// K9: others may wait for any slot, and it stays where it finds some. What it is told of is the
+/// slot that it asks for.
+#[test]
+fn k9_row_of_permits_ends_with_a_look_at_slots() {
+    let behind = Reply::Integer((1 << 40) + 10_002);
+    for others_at in [0, 1, 2] {
+        let mut scenario = queueing();
+        let (count, mut gate) = row(&mut scenario, &slots(3));
+        assert_eq!(count, 4);
+        for _ in 0..others_at {
+            scenario.reply(gate, Reply::Integer(0));
+            gate = looks(&mut scenario).expect("there is another slot");
+        }
+        scenario.reply(gate, behind.clone());
+        assert_eq!(scenario.drain(), []);
+        said(&mut scenario);
+        scenario.tell(gate, &format!("gs{{3}}:{others_at}"));
+        assert_eq!(asked_slot(&mut scenario), Some(others_at));
+    }
+    let mut scenario = queueing();
+    let (_, mut gate) = row(&mut scenario, &slots(3));
+    for _ in 0..2 {
+        scenario.reply(gate, Reply::Integer(0));
+        gate = looks(&mut scenario).expect("there is another slot");
+    }
+    scenario.reply(gate, Reply::Integer(0));
+    assert_eq!(looks(&mut scenario), None, "it has looked at all");
+}
+
+/// K9: a permit is waited for in the queue of each slot in turn, wherever others were seen.
+#[test]
+fn k9_permits_join_the_queues_of_slots_in_turn() {
+    let mut scenario = queueing();
+    let (_, gate) = row(&mut scenario, &slots(3));
+    let behind = Reply::Integer((1 << 40) + 10_002);
+    scenario.reply(gate, behind.clone());
+    scenario.tell(gate, "gs{3}:0");
+    scenario.drain();
+    take_and_give_up(&mut scenario);
+    said(&mut scenario);
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        let id = wait(&mut scenario, slots(3), 100 * SECOND);
+        let acted = scenario.drain();
+        assert!(!follow(&mut scenario, acted, behind.clone()).1.is_empty(), "it queues up first");
+        scenario.pass(ASKED_AFTER);
+        asked.extend(asked_slot(&mut scenario));
+        let _ = scenario.engine.cancel(scenario.now, id);
+        scenario.replies(ALL, NO);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        follow(&mut scenario, acted, behind.clone());
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 1, 2]);
+}
+
+/// K9: one that is far back asks no sooner than those before it may have had their turn. One that
+/// has asked already is held up by no place.
+#[test]
+fn k9_place_that_is_far_back_puts_the_first_question_off() {
+    let at = |place: i64| Reply::Integer((place << 40) + 10_002);
+    for (place, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
+        let mut scenario = queueing();
+        let (_, gate) = row(&mut scenario, &alone());
+        scenario.reply(gate, at(place));
+        let stagger = ASKED_AFTER / 8;
+        scenario.pass(stagger * (after - 1));
+        assert_eq!(scenario.drain(), [], "{place}");
+        scenario.pass(stagger);
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{place}");
+    }
+}
+
 /// K9: others that wait for one key of a set do not hide those that wait for another.
 #[test]
 fn k9_row_of_sets_looks_behind_others_at_each_key() {

@@ -124,7 +124,7 @@ const LIMITS: [Limit; 15] = [
             figure: it.lines_of_code.div_ceil(100),
             found: vec![it.lines_of_code.to_string()],
         },
-        limit: 222,
+        limit: 223,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },

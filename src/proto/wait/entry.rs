@@ -28,7 +28,7 @@ const DOUBLINGS_MAX: u32 = 16;
 /// quorum can be had of it.
 const HASTENED_MAX: u32 = 8;
 /// Who stands far back looks at a free lock after so many staggers at most.
-const STAGGERS_MAX: u32 = 64;
+pub(super) const STAGGERS_MAX: u32 = 64;
 /// The most grants of one engine in a row while others stand in the queue (W13).
 pub(super) const TURN_MAX: u32 = 16;
 /// The place that a full queue says.

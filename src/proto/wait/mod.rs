@@ -144,7 +144,7 @@ impl WaitQueues {
     pub(super) fn pause(&mut self, key: &Key, who: Waiter, attempts: u32) {
         self.local.queues.pause(key, who.id, attempts);
         if !key.is_plain() {
-            self.visits.note_waiting(who);
+            self.visits.note_waiting(who, attempts);
         }
     }
 

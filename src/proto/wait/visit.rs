@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::entry::{CROWD_FOR, TURN_MAX, Turn};
+use super::entry::{CROWD_FOR, PLACE_NONE, STAGGERS_MAX, TURN_MAX, Turn};
 use super::local_queue::Waiter;
 use super::row::Rows;
 use super::{AfterRelease, Cx, Order, WaitQueues};
@@ -84,8 +84,16 @@ struct Look {
     /// The key to look at, and how many come after it.
     key: usize,
     left: usize,
+    /// Whether it stays where it finds others: any of the keys will do.
+    is_any: bool,
     /// Whether others wait for a key that it has looked at.
     has_found: bool,
+}
+
+/// An acquisition that waits, at most until then, and how often it has asked.
+struct Waiting {
+    give_up_at: Moment,
+    attempts: u32,
 }
 
 /// What follows from a refused round.
@@ -103,8 +111,8 @@ enum Refused {
 #[derive(Default)]
 pub(crate) struct Visits {
     open: BTreeMap<u32, Visit>,
-    /// The acquisitions of other kinds that wait now, and until when at most.
-    waiting: BTreeMap<OpId, Moment>,
+    /// The acquisitions of other kinds that wait now.
+    waiting: BTreeMap<OpId, Waiting>,
     rows: Rows,
     /// How often others waited for a key of a set.
     crowds: usize,
@@ -120,8 +128,8 @@ impl Visits {
     }
 
     /// The acquisition waits: no round of it is in flight, and it has no result.
-    pub(super) fn note_waiting(&mut self, who: Waiter) {
-        self.waiting.insert(who.id, who.give_up_at);
+    pub(super) fn note_waiting(&mut self, Waiter { id, give_up_at }: Waiter, attempts: u32) {
+        self.waiting.insert(id, Waiting { give_up_at, attempts });
     }
 
     /// It waits no longer.
@@ -131,8 +139,8 @@ impl Visits {
 
     /// The acquisition, if it waits and may still ask.
     fn waiter(&self, now: Moment, id: OpId) -> Option<Waiter> {
-        let give_up_at = self.waiting.get(&id).copied().filter(|give_up_at| now < *give_up_at);
-        give_up_at.map(|give_up_at| Waiter { id, give_up_at })
+        let waiting = self.waiting.get(&id).filter(|waiting| now < waiting.give_up_at);
+        waiting.map(|waiting| Waiter { id, give_up_at: waiting.give_up_at })
     }
 
     fn number_of(&self, key: &Key) -> Option<u32> {
@@ -221,6 +229,14 @@ impl Visits {
         }
     }
 
+    /// Those that wait there and have not asked.
+    fn yet_to_ask(&self, number: u32) -> Vec<Waiter> {
+        let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
+        let waiting = members.iter().filter_map(|(id, _)| Some((*id, self.waiting.get(id)?)));
+        let yet_to_ask = waiting.filter(|(_, waiting)| waiting.attempts == 0);
+        yet_to_ask.map(|(id, it)| Waiter { id, give_up_at: it.give_up_at }).collect()
+    }
+
     /// The queue has moved on: its place is where this says, if any. Returns the gate to leave, and
     /// whether the place was the line's.
     fn leave_gate(&mut self, number: u32) -> Option<(usize, bool)> {
@@ -274,18 +290,23 @@ impl Visits {
     /// The plain key whose queue a new acquisition of this lock joins before it asks, if any; and
     /// the look, if that is why.
     fn before(&mut self, now: Moment, id: OpId, key: &Key) -> Option<(Key, Option<Look>)> {
-        let keys = if key.row().queue == Queue::OfHeldName { key.keys().len() } else { 1 };
-        let plain = (0..keys).filter_map(|index| key.plain_at(index));
-        let mut crowds: Vec<_> = plain.filter(|plain| self.is_crowded(now, plain)).collect();
+        let plain = key.to_queue_for();
+        let mut crowds: Vec<_> = plain.iter().filter(|it| self.is_crowded(now, it)).collect();
         let look = self.next_look.take_if(|(other, _)| *other == id);
         // In turn: those in one of the queues might keep out those in another.
         self.crowds = self.crowds.wrapping_add(1);
         let count = crowds.len().max(1);
-        let crowd = (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count));
-        // Others that wait for one key of a set say nothing of those that wait for another.
-        if let (Some(crowd), None, 1) = (&crowd, look, keys) {
+        let mut crowd =
+            (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count).clone());
+        // Others that wait for one key of a set say nothing of those that wait for another. Any
+        // slot will do, and each time another one: else some are fought for, and others free.
+        let is_any = key.row().queue == Queue::OfSlot;
+        if crowd.is_some() && is_any {
+            crowd = Some(plain[self.crowds % plain.len()].clone());
+        }
+        if let (Some(_), None, true) = (&crowd, look, is_any || plain.len() == 1) {
             self.rows.note_others(key);
-            return Some((crowd.clone(), None));
+            return crowd.map(|crowd| (crowd, None));
         }
         let rows = self.rows.end_if_long(now, key).filter(|_| look.is_none());
         let look = match (look, rows) {
@@ -293,15 +314,23 @@ impl Visits {
             (None, None) => return Some((crowd?, None)),
             (None, Some(rows)) => {
                 let rows = rows as usize - 1;
-                // Clients may wait for any key of a set.
-                let left = keys.min(LOOKS_MAX) - 1;
-                let slot = key.slot().map(|(_, slot)| slot.map_or(255, |slot| slot as usize));
-                let key = slot.unwrap_or(rows * LOOKS_MAX % keys);
-                Look { rows, key, left, has_found: false }
+                // Clients may wait for any key of a set, and for any slot.
+                let left = plain.len().min(LOOKS_MAX) - 1;
+                let key = rows * LOOKS_MAX % plain.len();
+                Look { rows, key, left, is_any, has_found: false }
             }
         };
-        let plain = key.plain_at(look.key % key.keys().len())?;
-        Some((plain, Some(look)))
+        Some((plain[look.key % plain.len()].clone(), Some(look)))
+    }
+
+    /// What the acquisition asks for: of slots, the one whose queue it stands in.
+    pub(crate) fn asked_by(&self, id: OpId, key: Key) -> Key {
+        if key.row().queue != Queue::OfSlot {
+            return key;
+        }
+        let plain = self.visit_of(id).and_then(|number| self.key_of(number));
+        let slot = key.to_queue_for().iter().position(|slot| Some(slot) == plain);
+        slot.map_or_else(|| key.clone(), |slot| key.with_slot(Some(slot as u32)))
     }
 
     /// The visit, unless it has a place, asks for one at this gate.
@@ -536,7 +565,8 @@ impl WaitQueues {
             (visit.alone, visit.crowd_until) = (0, Some(cx.now.after(CROWD_FOR)));
         }
         // Others that wait for one key of a set say nothing of those that wait for another.
-        if let Some(mut look) = look.filter(|(_, look)| place == 0 || look.left > 0) {
+        if let Some(mut look) = look.filter(|(_, look)| place == 0 || look.left > 0 && !look.is_any)
+        {
             look.1.has_found |= place > 0;
             let is_alone = visit.members.len() == 1;
             if let Some(who) = self.visits.waiter(cx.now, look.0) {
@@ -556,6 +586,11 @@ impl WaitQueues {
                 if self.visits.waiting.contains_key(&id) {
                     self.local.desk.orders.push_back(Order::WakeBy(id, ask_at));
                 }
+            }
+        } else if (ASK_STAGGERS..PLACE_NONE).contains(&place) {
+            let ask_at = cx.now.after(cx.stagger().saturating_mul(place.min(STAGGERS_MAX)));
+            for who in self.visits.yet_to_ask(number) {
+                self.local.desk.sleep_until(who, ask_at);
             }
         }
     }
