@@ -1,5 +1,5 @@
--- Releases a lock with a caller's value: `FormStep::Free` of `Form::As` (K12, K13). A token of
--- zeros releases a lock that has none.
+-- Releases a lock with a caller's value: `FormStep::Free` of `LockKind::Value` (K12, K13). A token
+-- of zeros releases a lock that has none.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was deleted, else 0.
 -- Needs: held, value, token, vote, key, companion, is_ours, seen.

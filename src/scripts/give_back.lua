@@ -1,5 +1,5 @@
--- Undoes a failed take-over: `FormStep::Free` of `Form::TakeOver` (K14). It puts the former token
--- back and deletes nothing, because the former holder might still rely on the lock.
+-- Undoes a failed take-over: `FormStep::Free` of `LockKind::TakeOver` (K14). It puts the former
+-- token back and deletes nothing, because the former holder might still rely on the lock.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the companion held the token, else 0.
 -- Needs: is_ours, seen, companion, key, held, value, token, left, after, first, vote.

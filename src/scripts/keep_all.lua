@@ -1,5 +1,5 @@
 -- Raises the time to live of several keys if each holds the token: `FormStep::Keep` and `Heal` of
--- `Form::All` (K3). Healing sets absent keys.
+-- `LockKind::Set` (K3). Healing sets absent keys.
 -- KEYS: the marker if there is one, the locks. ARGV: the token, the time to live in milliseconds, 1
 -- to heal or 0, the quarantine.
 -- Answers 1 if every key held the token, 2 if some were set, else 0.

@@ -1,5 +1,5 @@
--- Prolongs a lock with a caller's value: `FormStep::Keep` and `Heal` of `Form::As` (K12). Healing
--- sets both keys if both are absent.
+-- Prolongs a lock with a caller's value: `FormStep::Keep` and `Heal` of `LockKind::Value` (K12).
+-- Healing sets both keys if both are absent.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was there, 2 if it was set, else 0.
 -- Needs: held, value, token, vote, companion, key.

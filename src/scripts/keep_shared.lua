@@ -1,5 +1,6 @@
--- Prolongs a read lock: `FormStep::Keep` and `Heal` of `Form::Shared` (K3 to K6). A write lock with
--- the token becomes a read lock (K7). Healing takes an absent one again, unless a writer waits.
+-- Prolongs a read lock: `FormStep::Keep` and `Heal` of `LockKind::Shared` (K3 to K6). A write lock
+-- with the token becomes a read lock (K7). Healing takes an absent one again, unless a writer
+-- waits.
 -- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
 -- time to live in milliseconds, 1 to heal or 0, the quarantine.
 -- Answers 1 if the lock was prolonged, 2 if it was taken again, else 0.
