@@ -165,6 +165,7 @@
 //!   provider for its whole process. If it has installed one, `tls` uses that, too.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
+mod channel;
 mod client;
 mod config;
 mod error;
@@ -179,6 +180,7 @@ mod quorum;
 mod resource;
 #[doc(hidden)]
 pub mod resp;
+mod slots;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;

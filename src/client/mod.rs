@@ -590,7 +590,9 @@ impl Redlock {
             Some(wait) => Patience::of_wait(Clock.now(), wait),
         };
         let limit = match patience {
-            Patience::OneRound => Limit::After(self.shared.round_limit * rounds_at_once(resource.row())),
+            Patience::OneRound => {
+                Limit::After(self.shared.round_limit * rounds_at_once(resource.row()))
+            }
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
         Ok((patience, limit))

@@ -12,7 +12,7 @@ use super::stream::Received;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::{Engine, Node, NodeEvent};
-use crate::resp::ReplyReader;
+use crate::resp::{self, ReplyReader};
 use crate::sys::clock::Clock;
 
 /// Reads from one node per turn; the rest follows in the next turn, so that no node starves others.
@@ -116,7 +116,7 @@ impl Driver {
                 let mut replies_left = self.engine.replies_per_turn();
                 let received = socket.receive();
                 let is_usual = matches!(received, Ok(Received::Last))
-                    && !self.engine.node(node).is_telling_time();
+                    && self.engine.node(node).grants_awaited() == usize::MAX;
                 if is_usual {
                     let next = || socket.reader.next_grant();
                     replies_left = self.engine.handle_grants(node, replies_left, next);
@@ -221,11 +221,9 @@ fn drain(
             Err(error) => return Err(Failed::disconnected(&error)),
         };
         if engine.node(node).is_unheard() {
-            engine.handle_node(
-                engine.last_now(),
-                node,
-                NodeEvent::FirstBytes(socket.reader.pending()),
-            );
+            if let Some(said) = resp::foreign(socket.reader.pending()) {
+                engine.handle_node(engine.last_now(), node, NodeEvent::Foreign(said));
+            }
         }
         // The clock is read again: otherwise a time that the server sent after our last reading
         // would look like a server clock that runs ahead.
@@ -233,7 +231,8 @@ fn drain(
             engine.advance(Clock.now_coarse());
         }
         loop {
-            replies_left = engine.handle_grants(node, replies_left, || socket.reader.next_grant());
+            let most = engine.node(node).grants_awaited().min(replies_left);
+            replies_left -= most - engine.handle_grants(node, most, || socket.reader.next_grant());
             if replies_left == 0 {
                 return Ok(false);
             }
@@ -254,7 +253,7 @@ fn drain(
 }
 
 /// Passes the next reply or push to the engine. Returns whether one was complete.
-#[inline]
+#[inline(never)]
 fn pass_next(
     engine: &mut Engine,
     reader: &mut ReplyReader,
@@ -264,5 +263,7 @@ fn pass_next(
     if reader.is_at_push() {
         return Ok(reader.next_push()?.map(|push| engine.handle_push(now, node, push)).is_some());
     }
-    Ok(reader.next()?.map(|reply| engine.handle_reply(now, node, reply)).is_some())
+    let Some(reply) = reader.next()? else { return Ok(false) };
+    engine.handle_reply(now, node, resp::meaning(reply, engine.node(node).awaits()));
+    Ok(true)
 }

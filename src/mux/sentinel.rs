@@ -12,7 +12,7 @@ use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
 use crate::outcome::{explained, explained_connection, printable};
 use crate::proto::foreign;
-use crate::resp::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
+use crate::resp::{self, ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 
 /// So many Sentinels are named with the reason why they named no master.
 const REASONS_MAX: usize = 3;
@@ -226,8 +226,10 @@ impl Search {
                 Ok(None) => {}
                 Err(NoMaster::Refused(refusal)) => return Err(refused(refusal, service)),
                 Err(NoMaster::Protocol) => {
-                    return Err(match foreign(bytes, password.as_deref()) {
-                        Some(why) if !matches!(bytes.first(), Some(b'+' | b'*')) => why,
+                    return Err(match resp::foreign(bytes) {
+                        Some(it) if !matches!(bytes.first(), Some(b'+' | b'*')) => {
+                            foreign(it, password.as_deref())
+                        }
                         _ => "this is not a Sentinel: its answer is of another kind".to_owned(),
                     });
                 }

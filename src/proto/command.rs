@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::channel::Channel;
 use crate::inspection::{Holding, Owned};
 use crate::outcome::{ServerCommand, ServerErrorKind};
 pub use crate::resource::Trial;
 use crate::resource::{Key, LockKind};
-use crate::token::{LockToken, hex};
+use crate::slots::Slots;
+use crate::token::LockToken;
 use crate::validity::Ttl;
 
 /// A command to a node. Every one has exactly one reply.
@@ -308,31 +310,6 @@ pub enum Step {
     ToFront,
 }
 
-/// Random hexadecimal digits in the name of a channel.
-const CHANNEL_RANDOM_BYTES: usize = 10;
-const CHANNEL_HEAD: &[u8; 8] = b"muxlock:";
-
-/// The channel on which an engine is told that its turn has come. It is its name in the queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Channel([u8; CHANNEL_HEAD.len() + 2 * CHANNEL_RANDOM_BYTES]);
-
-impl Channel {
-    /// The channel of an engine that drew this number.
-    pub(crate) fn new(random: [u8; CHANNEL_RANDOM_BYTES]) -> Channel {
-        let mut name = [0; CHANNEL_HEAD.len() + 2 * CHANNEL_RANDOM_BYTES];
-        name[..CHANNEL_HEAD.len()].copy_from_slice(CHANNEL_HEAD);
-        for (pair, byte) in name[CHANNEL_HEAD.len()..].chunks_exact_mut(2).zip(random) {
-            pair.copy_from_slice(&hex(byte));
-        }
-        Channel(name)
-    }
-
-    /// Its name on the servers.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// What a master says of a client's place in a queue (W6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wakeup {
@@ -370,6 +347,20 @@ pub enum Push<'a> {
     AllChanged,
     /// Anything else.
     Other,
+}
+
+/// What listens at a port, if it is no Redis server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Foreign<'a> {
+    /// A server that expects TLS.
+    Tls,
+    /// Anything else.
+    Line {
+        /// Its first line, as far as that has arrived.
+        text: &'a [u8],
+        /// Whether all of the line has.
+        is_whole: bool,
+    },
 }
 
 /// A counter for fencing tokens: a field of a hash, which has one for each bucket of keys (F1, F2).
@@ -545,8 +536,28 @@ pub enum Reply {
     Status,
     /// A null reply.
     Nil,
-    /// An integer.
+    /// An integer, as it is. What the integers below stand for has names.
     Integer(i64),
+    /// Why what is not one plain key was refused.
+    Refused(Reason),
+    /// The server must not vote for so long.
+    NoVote(Duration),
+    /// A place in a queue, and when the lock's key expires.
+    Place {
+        /// How many stand before it.
+        position: u32,
+        /// Of the lock's key.
+        expiry: Expiry,
+    },
+    /// When a key expires.
+    Expiry(Expiry),
+    /// A lock was released at a queue.
+    HandedOn {
+        /// Whether the key had the token, and was deleted.
+        released: bool,
+        /// How many stand in the queue; `None` if it could not be looked at.
+        waiting: Option<u64>,
+    },
     /// A section of `INFO`.
     Info(Box<ServerInfo>),
     /// The replication section of `INFO`.
@@ -569,6 +580,47 @@ pub enum Reply {
 
 // Each lock moves several, so the size matters.
 const _: () = assert!(size_of::<Reply>() <= 32);
+
+/// What an integer stands for in the next reply, which depends on the command that it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Itself.
+    Number,
+    /// A vote, or for how long the server must not vote.
+    Vote,
+    /// The same; or which resource of a set is held.
+    VoteOfSet,
+    /// The same; or which slots are free.
+    VoteOfSlot,
+    /// A place in a queue.
+    Place,
+    /// When a key expires.
+    Expiry,
+    /// What a release at a queue has found.
+    HandedOn,
+    /// A command that the server lacks.
+    Missing,
+}
+
+/// When a key expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// There is no such key.
+    Absent,
+    /// It does not.
+    Never,
+    /// After this time.
+    In(Duration),
+}
+
+/// Why what is not one plain key was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// This resource of a set is held, from 0.
+    Held(usize),
+    /// These slots are free, and the one that was asked for is not.
+    Free(Slots),
+}
 
 /// The two most common replies, which mean success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

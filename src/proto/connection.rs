@@ -44,9 +44,9 @@ impl Engine {
         let at = &mut self.nodes[node];
         match event {
             NodeEvent::Elected { master_for } => at.guard.elected(master_for),
-            NodeEvent::Located(place) => at.link.located(place),
-            NodeEvent::Trying(address) => at.link.trying(address),
-            NodeEvent::FirstBytes(bytes) => at.keep_first_bytes(bytes),
+            NodeEvent::Located(place) => at.link.place = Some(place.into()),
+            NodeEvent::Trying(address) => at.link.tried.push(address.into()),
+            NodeEvent::Foreign(said) => at.keep_foreign(said),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
             NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
             NodeEvent::Connecting(phase) => {
@@ -103,7 +103,8 @@ impl Engine {
 
     /// Same as [`handle_reply`](Engine::handle_reply), for many of the most common replies: takes
     /// them from `next` until it returns `None`, at most `replies_max`, at the engine's [latest
-    /// time](Engine::last_now). Returns how many more it could have taken.
+    /// time](Engine::last_now). No more may be passed in than are
+    /// [awaited](super::Node::grants_awaited). Returns how many more it could have taken.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
@@ -175,7 +176,7 @@ impl Engine {
         };
         let was_late = self.nodes[node].pipeline.has_late();
         let effect = match self.nodes.take_answered(now, node) {
-            Some(InFlight { request: Request::Round(round), .. }) => {
+            Some(InFlight { request: Request::Round(round, _), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_answer(now, node, round, reply);
             }
@@ -183,7 +184,7 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_raised(now, node, round, reply);
             }
-            Some(InFlight { request: Request::Trialled(round), .. }) => {
+            Some(InFlight { request: Request::Trialled(round, _), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
                 if !matches!(reply, Reply::Missing(_) | Reply::Error(_)) {
                     self.nodes.trials.note(node, self.rounds[round].kind, self.rounds.claim(round));
@@ -362,7 +363,7 @@ impl Engine {
             }
             Answer::Refused => kind.refusal(),
             Answer::RefusedFor(reason) => {
-                self.rounds.forms.note(round, node, reason);
+                self.rounds.forms.note(round, reason);
                 kind.refusal()
             }
             Answer::Holding(holding) => {
@@ -434,7 +435,6 @@ impl Engine {
                 break;
             };
             is_late = true;
-            self.nodes[node].note_timeout();
             if let Some((round, _)) = late.lost() {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::command::Foreign;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 
@@ -26,9 +27,9 @@ pub enum NodeEvent<'a> {
     /// The name of the node has several addresses, and the requested connection is now tried to
     /// this one as well. If it fails, reports show which were tried.
     Trying(&'a str),
-    /// The first bytes of a connection, beside the replies that they are: if the server turns out
-    /// to be no Redis server, reports show a little of them, masked.
-    FirstBytes(&'a [u8]),
+    /// The first bytes of a connection are none of a Redis server: if it fails for that, reports
+    /// show a little of them, masked.
+    Foreign(Foreign<'a>),
     /// The requested connection is established. If it has TLS, its handshake is over, and the
     /// server was verified.
     Connected,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::command::{
-    Command, Counter, FlushMarker, FormCommand, FormStep, Grant, ReleaseWith, Reply,
+    Command, Counter, FlushMarker, FormCommand, FormStep, Grant, Reason, ReleaseWith, Reply, Shape,
 };
 use crate::inspection::Holding;
 use crate::outcome::{NodeOutcome, ServerErrorKind};
-use crate::resource::{KeptBy, Key};
+use crate::resource::{KeptBy, Key, Refusal};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -49,7 +49,7 @@ pub(crate) enum Answer {
     /// The key is there with another token, or absent; see [`Kind::refusal`].
     Refused,
     /// Nothing was taken, for this reason.
-    RefusedFor(u64),
+    RefusedFor(Reason),
     /// What the server has for the key.
     Holding(Option<Holding>),
     /// The flush marker was gone: the server must not vote for so long. The key may have been set.
@@ -123,9 +123,7 @@ impl Kind {
     pub(super) fn answer(self, reply: &Reply, is_marked: bool) -> Option<Answer> {
         let is_checked = is_marked && self.may_create();
         Some(match (self, reply) {
-            (_, Reply::Integer(millis @ ..0)) if is_checked => {
-                Answer::Flushed(Duration::from_millis(millis.unsigned_abs()))
-            }
+            (_, Reply::NoVote(left)) if is_checked => Answer::Flushed(*left),
             (Kind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
             (Kind::Acquire | Kind::AcquireFenced, Reply::Nil) if !is_checked => Answer::Refused,
             (Kind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
@@ -134,7 +132,7 @@ impl Kind {
             }
             (Kind::Take, Reply::Integer(1)) => Answer::Set,
             (Kind::Take, Reply::Integer(0)) => Answer::Refused,
-            (Kind::Take, Reply::Integer(said @ 2..)) => Answer::RefusedFor(said.unsigned_abs() - 2),
+            (Kind::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
             (Kind::AcquireFenced, Reply::Integer(number @ 1..)) => {
                 Answer::Numbered(number.unsigned_abs())
             }
@@ -180,6 +178,15 @@ impl Kind {
 }
 
 impl Claim {
+    /// What an integer stands for in a vote on what is not one plain key.
+    #[cold]
+    pub(super) fn shape(&self) -> Shape {
+        match self.key.row().refusal {
+            Refusal::FreeSlots => Shape::VoteOfSlot,
+            Refusal::Held | Refusal::HeldName | Refusal::Sign => Shape::VoteOfSet,
+        }
+    }
+
     /// The command of a lock that is not one plain key. `intent` is for how long an acquisition
     /// that is refused holds others off.
     #[cold]

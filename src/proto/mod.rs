@@ -55,15 +55,17 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::channel::Channel;
 pub use crate::fencing::Fencing;
 pub use crate::quorum::NodeSet;
 pub use crate::resource::Key;
+pub use crate::slots::Slots;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
-    Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
-    Trial, TrialFirst, Wait, Wakeup,
+    Command, Counter, Credentials, Expiry, FlushMarker, Foreign, FormCommand, FormStep, Grant,
+    History, Push, Reason, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
+    Shape, Sighting, Step, Tell, Trial, TrialFirst, Wait, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
@@ -468,9 +470,11 @@ impl Engine {
                 if !quarantined.is_empty() {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
+                let is_plain = kind != Kind::Take;
+                let shape = if is_plain { Shape::Vote } else { self.rounds.claim(round).shape() };
                 let request = match trial {
-                    Some(_) => Request::Trialled(round),
-                    None => Request::Round(round),
+                    Some(_) => Request::Trialled(round, shape),
+                    None => Request::Round(round, shape),
                 };
                 let nodes = self.nodes.hand_out(now, nodes, request);
                 let quarantine = self.config.quarantine;

@@ -1,6 +1,6 @@
 //! What was sent to a node, and what its reply answers.
 
-use super::command::{ReleaseWith, Section, Step as Stride};
+use super::command::{ReleaseWith, Section, Shape, Step as Stride};
 use super::kind::Lost;
 use crate::moment::Moment;
 
@@ -8,9 +8,9 @@ use crate::moment::Moment;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request {
     About(Question),
-    Round(usize),
+    Round(usize, Shape),
     /// The same, with a trial of the commands of this kind of lock before it.
-    Trialled(usize),
+    Trialled(usize, Shape),
     /// A fenced round's raise.
     Raise(usize),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
@@ -27,15 +27,29 @@ impl Request {
     /// The round whose command it is.
     pub(super) fn round(self) -> Option<usize> {
         match self {
-            Request::Round(round) | Request::Trialled(round) => Some(round),
+            Request::Round(round, _) | Request::Trialled(round, _) => Some(round),
             _ => None,
+        }
+    }
+
+    /// What an integer in the reply stands for.
+    pub(super) fn shape(self) -> Shape {
+        match self {
+            Request::Round(_, shape) | Request::Trialled(_, shape) => shape,
+            Request::HandOn(_) => Shape::HandedOn,
+            Request::Wait(WaitCommand::QueueUp(_)) => Shape::Place,
+            Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
+            Request::About(Question::Handshake(Step::Probe)) => Shape::Missing,
+            Request::About(_) | Request::Raise(_) | Request::Kill(_) | Request::Wait(_) => {
+                Shape::Number
+            }
         }
     }
 
     /// The round that loses it with the connection, and what it loses.
     pub(super) fn lost(self) -> Option<(usize, Lost)> {
         match self {
-            Request::Round(round) | Request::Trialled(round) => Some((round, Lost::Sent)),
+            Request::Round(round, _) | Request::Trialled(round, _) => Some((round, Lost::Sent)),
             Request::HandOn(round) => Some((round, Lost::Sent)),
             Request::Raise(round) => Some((round, Lost::Raise)),
             _ => None,

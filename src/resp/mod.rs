@@ -7,11 +7,13 @@
 //! and for what a server has for a key. Only these pass.
 
 mod encode;
+mod foreign;
 mod forms;
 mod frame;
 mod info;
 mod limits;
 mod line;
+mod numbers;
 mod reader;
 mod resp3;
 mod scripts;
@@ -22,7 +24,9 @@ mod wait;
 mod words;
 
 pub use encode::encode;
+pub use foreign::foreign;
 pub use limits::{LINE_BYTES_MAX, REPLY_BYTES_MAX, TEXT_BYTES_MAX};
+pub use numbers::meaning;
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
 /// The scripts, by which a fake master recognises them.

@@ -96,7 +96,8 @@ fn queue_of(key: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{Channel, Command};
+    use crate::channel::Channel;
+    use crate::proto::Command;
     use crate::resp::encode;
     use crate::token::LockToken;
 

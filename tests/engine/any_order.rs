@@ -10,6 +10,7 @@ use std::time::Duration;
 use muxlock::proto::{
     Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
 };
+use muxlock::resp;
 use muxlock::{
     Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
     OpId, Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
@@ -243,6 +244,7 @@ impl Side {
                 }),
             },
         };
+        let reply = resp::meaning(reply, self.engine.node(node).awaits());
         self.engine.handle_reply(now, node, reply);
     }
 }

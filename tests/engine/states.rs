@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
+use muxlock::proto::{Foreign, NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::{
     Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
     ServerErrorKind, TlsErrorKind,
@@ -216,7 +216,7 @@ fn what_is_no_redis_server_is_told_by_its_first_bytes() {
     scenario.engine.handle_node(
         scenario.now,
         0,
-        NodeEvent::FirstBytes(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n"),
+        NodeEvent::Foreign(Foreign::Line { text: b"HTTP/1.1 400 Bad Request", is_whole: true }),
     );
     let malformed = NodeOutcome::Protocol(ProtocolError::Malformed);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(malformed));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, File, ImplItem, Item, ItemUse, Macro, UseTree};
+use syn::{Attribute, File, ImplItem, Item, ItemUse, Macro, Pat, PatTupleStruct, UseTree};
 
 /// A path as it is written, such as `super::Engine`.
 pub type Written = Vec<String>;
@@ -24,6 +24,8 @@ pub struct Source {
     pub identifiers: BTreeSet<String>,
     /// How often it has a byte or a string of bytes.
     pub byte_literals: usize,
+    /// How often it takes the number out of a `Reply::Integer`, or compares it with a constant.
+    pub numbers_read: usize,
 }
 
 impl Source {
@@ -48,6 +50,7 @@ impl Source {
             paths: found.paths,
             identifiers: found.identifiers,
             byte_literals: found.byte_literals,
+            numbers_read: found.numbers_read,
         }
     }
 
@@ -126,12 +129,28 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
+/// Whether the pattern has a variable or a constant.
+fn has_name(pattern: &Pat) -> bool {
+    match pattern {
+        Pat::Ident(_) | Pat::Path(_) => true,
+        Pat::Or(any) => any.cases.iter().any(has_name),
+        Pat::Paren(inner) => has_name(&inner.pat),
+        Pat::Reference(inner) => has_name(&inner.pat),
+        Pat::Range(range) => {
+            let ends = [&range.start, &range.end];
+            ends.into_iter().flatten().any(|end| matches!(**end, syn::Expr::Path(_)))
+        }
+        _ => false,
+    }
+}
+
 #[derive(Default)]
 struct Found {
     names: BTreeMap<String, Written>,
     paths: Vec<Written>,
     identifiers: BTreeSet<String>,
     byte_literals: usize,
+    numbers_read: usize,
     /// How many modules inside the file are around the present place.
     depth: usize,
 }
@@ -178,7 +197,13 @@ impl Found {
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path = Written::new();
         let mut colons = 0;
+        let mut is_integer = false;
         for token in tokens {
+            if let (TokenTree::Group(group), true) = (&token, is_integer) {
+                let is_name = |it: &TokenTree| matches!(it, TokenTree::Ident(name) if name != "_");
+                self.numbers_read += usize::from(group.stream().into_iter().any(|it| is_name(&it)));
+            }
+            is_integer = matches!(&token, TokenTree::Ident(name) if name == "Integer");
             match token {
                 TokenTree::Ident(name) => {
                     self.identifiers.insert(name.to_string());
@@ -221,6 +246,13 @@ impl<'a> Visit<'a> for Found {
     fn visit_path(&mut self, path: &'a syn::Path) {
         self.path(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);
+    }
+
+    fn visit_pat_tuple_struct(&mut self, pattern: &'a PatTupleStruct) {
+        if pattern.path.segments.last().is_some_and(|last| last.ident == "Integer") {
+            self.numbers_read += usize::from(pattern.elems.iter().any(has_name));
+        }
+        visit::visit_pat_tuple_struct(self, pattern);
     }
 
     fn visit_macro(&mut self, item: &'a Macro) {
@@ -270,5 +302,23 @@ mod tests {
             fn f(a: u8) -> bool { matches!(a, b'g' | b'p') || a == b'n' || g(b\"OK\", \"OK\", 'b') }
             #[cfg(test)] mod tests { const A: u8 = b'a'; }";
         assert_eq!(Source::parse("a.rs", text).byte_literals, 4);
+    }
+
+    #[test]
+    fn numbers_that_are_taken_out_of_replies_are_counted() {
+        let count = |pattern: &str| {
+            let text = format!(
+                "fn f(a: &Reply) -> bool {{ match a {{ {pattern} => true, _ => false }} }}
+                fn g(a: &Reply) -> bool {{ matches!(a, {pattern}) }}"
+            );
+            Source::parse("a.rs", &text).numbers_read
+        };
+        for pattern in ["Integer(a)", "Reply::Integer(a @ 2..)", "Some(Reply::Integer(-1 | A))"] {
+            assert_eq!(count(pattern), 2, "{pattern}");
+        }
+        assert_eq!(count("Reply::Integer(A..)"), 2);
+        for pattern in ["Reply::Integer(0 | 1)", "Reply::Integer(_)", "Reply::Integer(1..)"] {
+            assert_eq!(count(pattern), 0, "{pattern}");
+        }
     }
 }

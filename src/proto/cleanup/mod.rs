@@ -315,6 +315,7 @@ impl Cleanup {
 mod tests {
     use super::*;
     use crate::config::Builder;
+    use crate::proto::command::Shape;
     use crate::proto::request::Request;
     use crate::resource::Resource;
 
@@ -367,7 +368,7 @@ mod tests {
         let (cleanup, mut nodes) = scene(one_node());
         let doubt = |nodes: &Nodes| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == 7);
         assert!(doubt(&nodes).is_none());
-        nodes[0].pipeline.sent(Request::Round(7), NOW);
+        nodes[0].pipeline.sent(Request::Round(7, Shape::Vote), NOW);
         assert!(doubt(&nodes).is_some());
         nodes[0].pipeline.lose(Vec::new());
         assert!(doubt(&nodes).is_some_and(|doubt| !doubt.origins.is_empty()));

@@ -74,9 +74,7 @@ impl Voting {
     /// Which resource of a set most nodes have named when they refused it.
     pub(crate) fn held_of(&self, round: usize) -> Option<usize> {
         match self.claim(round).key.row().refusal {
-            Refusal::HeldName => {
-                self.forms.named(round).and_then(|index| usize::try_from(index).ok())
-            }
+            Refusal::HeldName => self.forms.named(round),
             _ => None,
         }
     }

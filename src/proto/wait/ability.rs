@@ -4,7 +4,8 @@
 //! a wait first needs it. What it refuses stays refused for this connection, unless it has no room
 //! or no time for now.
 
-use crate::proto::command::{Channel, Command, Reply, ServerError, Wait};
+use crate::channel::Channel;
+use crate::proto::command::{Command, Reply, ServerError, Wait};
 use crate::proto::nodes::passes;
 use crate::proto::request::Ability;
 use crate::proto::status::{Obstacle, Waits};

@@ -7,9 +7,10 @@ use super::ability::Waitable;
 use super::choice::Choice;
 use super::local_queue::Waiter;
 use super::{Cx, Hand, Order, WaitStats};
+use crate::channel::Channel;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
-use crate::proto::command::{Channel, Command, Tell, Wait};
+use crate::proto::command::{Command, Tell, Wait};
 use crate::proto::kind::Claim;
 use crate::proto::nodes::Nodes;
 use crate::proto::notices::Notice;
@@ -123,7 +124,6 @@ impl Desk {
     /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
     /// round deny a quorum, it is not free before one of them has lost its key.
     pub(crate) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
-        let mut watched = NodeSet::EMPTY;
         let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
         let watched = may_wait.collect::<NodeSet>();
         match cx.nodes.len() - watched.len() < self.config.quorum() {

@@ -11,9 +11,6 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
 
-/// A hand-on's answer if the key was deleted, and its queue could not be looked at.
-const RELEASED_ALONE: i64 = -1;
-
 /// How a stand goes on when its line has the lock, or no longer wants it.
 impl LocalQueues {
     /// The line has the lock (W11). A client that stood before it slept and is dropped.
@@ -183,16 +180,17 @@ impl LocalQueues {
         reply: Reply,
     ) -> Option<Reply> {
         Some(match reply {
-            Reply::Integer(said @ 0..) => {
-                self.note_left(cx, node, key, said.unsigned_abs() >> 1);
-                Reply::Integer(said & 1)
-            }
-            Reply::Integer(RELEASED_ALONE) => {
-                self.queues.bar(cx.now, key, node, Bar::ForNow);
-                if let Some(number) = self.queues.stand_of(key) {
-                    self.bar(cx, node, number, Bar::ForNow);
+            Reply::HandedOn { released, waiting } => {
+                match waiting {
+                    Some(waiting) => self.note_left(cx, node, key, waiting),
+                    None => {
+                        self.queues.bar(cx.now, key, node, Bar::ForNow);
+                        if let Some(number) = self.queues.stand_of(key) {
+                            self.bar(cx, node, number, Bar::ForNow);
+                        }
+                    }
                 }
-                Reply::Integer(1)
+                Reply::Integer(released.into())
             }
             Reply::Error(error) if cx.nodes.open().contains(node) => {
                 self.desk.stats.server_errors += 1;

@@ -293,20 +293,16 @@ impl Queues {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
-    /// The lock is given up. Returns whether strangers are believed to want it.
-    pub(super) fn note_given_up(&mut self, now: Moment, key: &Key, token: LockToken) -> bool {
+    /// The lock is given up. If strangers are believed to want it, the line leaves it to them for a
+    /// stagger.
+    pub(super) fn note_given_up(&mut self, cx: &Cx<'_>, key: &Key, token: LockToken) {
         let Some(queue) = self.by_key.get_mut(key) else {
-            return false;
+            return;
         };
         queue.holder.take_if(|(holder, _)| *holder == token);
-        queue.row.note_given_up(now);
-        queue.strangers.is_some_and(|until| now < until)
-    }
-
-    /// The line leaves the lock to others until then.
-    pub(super) fn yield_until(&mut self, key: &Key, until: Moment) {
-        if let Some(queue) = self.by_key.get_mut(key) {
-            queue.yields = Some(until);
+        queue.row.note_given_up(cx.now);
+        if queue.strangers.is_some_and(|until| cx.now < until) {
+            queue.yields = Some(cx.now.after(cx.stagger()));
         }
     }
 
@@ -500,9 +496,7 @@ impl LocalQueues {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
-        if queue.holder.is_some_and(|(holder, _)| holder == token) {
-            queue.holder = None;
-        }
+        queue.holder.take_if(|(holder, _)| *holder == token);
         let held_until = queue.held_until(cx.now);
         if queue.first.is_none() {
             return self.queues.drop_idle(cx.now, key);

@@ -14,7 +14,7 @@ use super::local_queue::Waiter;
 use super::row::Rows;
 use super::{AfterRelease, Cx, Order, WaitQueues};
 use crate::moment::Moment;
-use crate::proto::command::{Step, Wakeup};
+use crate::proto::command::{Expiry, Step, Wakeup};
 use crate::proto::op_id::OpId;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
@@ -553,7 +553,7 @@ impl WaitQueues {
         cx: &mut Cx<'_>,
         number: u32,
         place: u32,
-        is_absent: bool,
+        expiry: Expiry,
     ) {
         let ask_at = cx.now.after(cx.stagger());
         let Some(visit) = self.visits.open.get_mut(&number) else {
@@ -580,7 +580,7 @@ impl WaitQueues {
                 self.visits.look_on(number, look);
                 self.start_visitor(who);
             }
-        } else if place == 0 && is_absent {
+        } else if place == 0 && expiry == Expiry::Absent {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {

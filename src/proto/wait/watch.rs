@@ -7,13 +7,12 @@ use super::entry::Stand;
 use super::local_queue::{Bar, Waiter};
 use super::{Cx, Free, LocalQueues};
 use crate::moment::Moment;
+use crate::proto::command::Expiry;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 
-/// What `PTTL` says of a key that is absent.
-pub(super) const ABSENT: i64 = -2;
 /// How many nodes tell of a change (W8).
 const WATCHED_NODES: usize = 2;
 
@@ -43,20 +42,20 @@ impl LocalQueues {
         cx: &mut Cx<'_>,
         node: usize,
         number: u32,
-        (place, left): (u32, i64),
+        (place, expiry): (u32, Expiry),
     ) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
         self.desk.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(cx.now, place);
-        stand.saw_held |= left != ABSENT;
+        stand.saw_held |= expiry != Expiry::Absent;
         let Some(who) = self.waiting_at(number) else {
             return;
         };
         let stand = self.stands.stand(number);
         let heeds = self.desk.heeded(cx, stand.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
-        let is_free = left == ABSENT && (heeds || place > 1);
+        let is_free = expiry == Expiry::Absent && (heeds || place > 1);
         let yields =
             self.queues.yields_until(cx.now, &stand.key, who.give_up_at).filter(|_| is_free);
         let stand = self.stands.stand(number);
@@ -159,12 +158,12 @@ impl LocalQueues {
     }
 
     /// A watched node has told how long the key lives there (W8).
-    pub(super) fn handle_time_to_live(
+    pub(super) fn handle_expiry(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
         (number, watch): (u32, u32),
-        left: i64,
+        expiry: Expiry,
     ) {
         let is_asked = |stand: &&mut Stand| stand.watch == watch && stand.unheard.contains(node);
         let Some(stand) = self.stands.get_mut(number).filter(is_asked) else {
@@ -172,7 +171,7 @@ impl LocalQueues {
         };
         stand.unheard.remove(node);
         let refused = stand.refused;
-        if left == ABSENT && self.desk.heeded(cx, refused).contains(node) {
+        if expiry == Expiry::Absent && self.desk.heeded(cx, refused).contains(node) {
             self.stands.stand(number).is_ambiguous = false;
             if let Some(who) = self.waiting_at(number) {
                 self.handle_free(cx, who, number, Free::Seen);
@@ -180,12 +179,12 @@ impl LocalQueues {
             return self.set_stand_timer(number);
         }
         let stand = self.stands.stand(number);
-        if left != ABSENT {
+        if expiry != Expiry::Absent {
             stand.saw_held = true;
             stand.armed.insert(node);
         }
-        if let Ok(left @ 0..) = u64::try_from(left) {
-            let at = cx.now.after(Duration::from_millis(left.saturating_add(1)));
+        if let Expiry::In(left) = expiry {
+            let at = cx.now.after(left.saturating_add(Duration::from_millis(1)));
             stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
         }
         if stand.unheard.is_empty() && stand.wanted.is_empty() {

@@ -3,9 +3,8 @@
 //! An answer or a message is about one key: it goes to the local queue or to the visit of that key.
 
 use super::ability::Effect;
-use super::entry::{PLACE_NONE, Stand};
+use super::entry::Stand;
 use super::local_queue::Bar;
-use super::watch::ABSENT;
 use super::{AfterRelease, Cx, Hand, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
@@ -18,11 +17,6 @@ use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
-
-/// Where a queue's answer has the place.
-const PLACE_SHIFT: u32 = 40;
-/// What a queue's answer has added to the key's `PTTL`.
-const TTL_OFFSET: i64 = 2;
 
 /// What is known of a node.
 impl WaitQueues {
@@ -164,16 +158,14 @@ impl WaitQueues {
             (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
-            (WaitCommand::QueueUp(number), Reply::Integer(said @ 0..)) => {
-                let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
-                let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
+            (WaitCommand::QueueUp(number), Reply::Place { position, expiry }) => {
                 match self.local.stands.get(number).filter(|stand| stand.gate == Some(node)) {
-                    Some(_) => self.local.handle_place(cx, node, number, (place, left)),
-                    None => self.handle_visit_place(cx, number, place, left == ABSENT),
+                    Some(_) => self.local.handle_place(cx, node, number, (position, expiry)),
+                    None => self.handle_visit_place(cx, number, position, expiry),
                 }
             }
-            (WaitCommand::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
-                self.local.handle_time_to_live(cx, node, (stand, watch), left);
+            (WaitCommand::TimeToLive { stand, watch }, Reply::Expiry(expiry)) => {
+                self.local.handle_expiry(cx, node, (stand, watch), expiry);
             }
             _ => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
@@ -278,10 +270,7 @@ impl WaitQueues {
         token: LockToken,
         hand: Hand,
     ) -> AfterRelease {
-        if self.local.queues.note_given_up(cx.now, key, token) {
-            let until = cx.now.after(cx.stagger());
-            self.local.queues.yield_until(key, until);
-        }
+        self.local.queues.note_given_up(cx, key, token);
         let goes_on = match hand.visit {
             Some(visit) => match self.let_in(cx, visit, key) {
                 AfterRelease::LineUp => return AfterRelease::LineUp,

@@ -9,6 +9,7 @@ use muxlock::proto::{
     Action, Command, Engine, Fencing, FormStep, NodeEvent, Patience, ReleaseHow, Replication,
     Reply, Section, ServerError, ServerInfo,
 };
+use muxlock::resp;
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
     Redlock, ReleaseWith, Resource, RestartGuard, ServerCommand, ServerErrorKind,
@@ -530,6 +531,7 @@ impl World {
                 }
             }
         }
+        let reply = resp::meaning(reply, self.engine.node(node).awaits());
         self.engine.handle_reply(self.now, node, reply);
     }
 

@@ -8,7 +8,7 @@ use std::iter;
 use std::ops::Range;
 
 use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Wait};
-use muxlock::resp::{self, Protocol};
+use muxlock::resp::{self, Protocol, meaning};
 use muxlock::{LockToken, Moment, NodeOutcome, ProtocolError};
 
 use super::World;
@@ -214,7 +214,8 @@ impl World {
                     self.timeline.note(self.now, || {
                         format!("client {client} reads {reply:?} from node {slot}")
                     });
-                    self.clients[client].engine.handle_reply(now, slot, reply);
+                    let engine = &mut self.clients[client].engine;
+                    engine.handle_reply(now, slot, meaning(reply, engine.node(slot).awaits()));
                 }
                 Err(error) => {
                     self.refuse_bytes(client, slot, error);
@@ -269,7 +270,12 @@ impl World {
         let mut grants = grants.into_iter();
         let engine = &mut self.clients[client].engine;
         engine.advance(now);
-        engine.handle_grants(slot, usize::MAX, || grants.next());
+        loop {
+            engine.handle_grants(slot, engine.node(slot).grants_awaited(), || grants.next());
+            // What answers no lock comes as any other reply.
+            let Some(other) = grants.next() else { return };
+            engine.handle_reply(now, slot, meaning(other.into(), engine.node(slot).awaits()));
+        }
     }
 
     /// A reply that nobody asked for, on a connection that owes none.

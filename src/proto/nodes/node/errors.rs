@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::outcome::{NodeOutcome, Phase, ServerErrorKind};
-use crate::proto::command::ServerError;
+use crate::proto::command::{Foreign, ServerError};
 
 /// A run of this many hexadecimal digits could be a token and is redacted.
 const HEX_RUN_MAX: usize = 16;
@@ -153,23 +153,15 @@ fn without_password(text: &str, password: &str) -> String {
     masked + &text[done..]
 }
 
-/// What the first bytes from a port say about what listens there; nothing if they may be from a
-/// Redis server. They may repeat what it was sent.
-pub(crate) fn foreign(bytes: &[u8], password: Option<&str>) -> Option<String> {
-    const OK: &[u8] = b"+OK\r\n";
-    const TLS_ALERT: &[u8] = &[21, 3];
-    if bytes.is_empty() || bytes[0] == b'-' || bytes.starts_with(OK) || OK.starts_with(bytes) {
-        return None;
-    }
-    if bytes.starts_with(TLS_ALERT) {
-        return Some("this port speaks TLS: write rediss://".to_owned());
-    }
-    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let line = bytes.split(is_end).next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let cut = match (password, bytes.iter().any(is_end)) {
+/// What another kind of server has sent first, in words. It may repeat what it was sent.
+pub(crate) fn foreign(said: Foreign<'_>, password: Option<&str>) -> String {
+    let Foreign::Line { text, is_whole } = said else {
+        return "this port speaks TLS: write rediss://".to_owned();
+    };
+    let line = String::from_utf8_lossy(text);
+    let cut = match password {
         // The rest of a password may follow.
-        (Some(password), false) => without_beginning_of(password, &line),
+        Some(password) if !is_whole => without_beginning_of(password, &line),
         _ => &line,
     };
     // A part of a password is enough to give it away.
@@ -181,10 +173,10 @@ pub(crate) fn foreign(bytes: &[u8], password: Option<&str>) -> Option<String> {
     let shown = if shows_password { MASK.to_owned() } else { without_tokens(cut) };
     let is_printable = |char: &char| !char.is_control() && *char != char::REPLACEMENT_CHARACTER;
     let shown: String = shown.chars().filter(is_printable).take(FOREIGN_CHARS_MAX).collect();
-    Some(match shown.is_empty() {
+    match shown.is_empty() {
         true => "this is not a Redis server: it answered with bytes that are no text".to_owned(),
         false => format!("this is not a Redis server: it answered {shown:?}"),
-    })
+    }
 }
 
 /// The text without the beginning of the password with which it ends.
@@ -216,16 +208,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_counted_by_kind() {
-        let mut counts = ErrorCounts::default();
-        for (index, (kind, _)) in ServerErrorKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, index);
-            counts.0[index] = index as u64;
-        }
-        assert!(counts.iter().all(|(kind, count)| count == kind as u64));
-    }
-
-    #[test]
     fn short_password_does_not_give_itself_away() {
         let masked = |text, password| without_password(text, password);
         assert_eq!(masked("NOPERM no permissions", "p"), "NOPERM no permissions");
@@ -239,45 +221,52 @@ mod tests {
     }
 
     #[test]
-    fn other_servers_are_told_by_their_first_line() {
-        let table: [(&[u8], Option<&str>); 9] = [
-            (b"+OK\r\n:7\r\n", None),
-            (b"+O", None),
-            (b"-NOAUTH Authentication required.\r\n", None),
-            (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n", Some("\"HTTP/1.1 400 Bad Request\"")),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", Some("\"SSH-2.0-OpenSSH_9.2\"")),
-            (b"+OK Dovecot \"ready\"\x1b[31m.\r\n", Some("\"+OK Dovecot \\\"ready\\\"[31m.\"")),
-            (b"J\0\0\0\x0a8.0.36\0", Some("\"J\"")),
-            (&[0, 0, 18, 4, 0], Some("bytes that are no text")),
-            (&[21, 3, 3, 0, 2, 2, 70], Some("write rediss://")),
-        ];
-        for (bytes, words) in table {
-            let said = foreign(bytes, None);
-            match words {
-                Some(words) => {
-                    assert!(said.as_ref().is_some_and(|it| it.contains(words)), "{said:?}")
-                }
-                None => assert_eq!(said, None),
-            }
+    fn errors_are_counted_by_kind() {
+        let mut counts = ErrorCounts::default();
+        for (index, (kind, _)) in ServerErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+            counts.0[index] = index as u64;
         }
-        let long = foreign(&[b'x'; 5_000], None).unwrap();
+        assert!(counts.iter().all(|(kind, count)| count == kind as u64));
+    }
+
+    fn said(text: &[u8]) -> Foreign<'_> {
+        Foreign::Line { text, is_whole: true }
+    }
+
+    #[test]
+    fn other_servers_are_told_by_their_first_line() {
+        let table = [
+            (said(b"HTTP/1.1 400 Bad Request"), "\"HTTP/1.1 400 Bad Request\""),
+            (said(b"SSH-2.0-OpenSSH_9.2"), "\"SSH-2.0-OpenSSH_9.2\""),
+            (said(b"+OK Dovecot \"ready\"\x1b[31m."), "\"+OK Dovecot \\\"ready\\\"[31m.\""),
+            (said(b"J\0\0\0"), "\"J\""),
+            (said(&[0, 0, 18, 4, 0]), "bytes that are no text"),
+            (Foreign::Tls, "write rediss://"),
+        ];
+        for (said, words) in table {
+            assert!(foreign(said, None).contains(words), "{said:?}");
+        }
+        let long = foreign(said(&[b'x'; 5_000]), None);
         assert!(long.ends_with(&format!("\"{}\"", "x".repeat(FOREIGN_CHARS_MAX))), "{long}");
     }
 
     /// It repeats what it was sent, whole, in part, or cut.
     #[test]
     fn words_of_other_servers_show_no_part_of_the_password() {
-        for said in ["you said AUTH sesame", "bad: sesa", "'same'"] {
-            let said = foreign(said.as_bytes(), Some("sesame")).unwrap();
-            assert!(said.ends_with("\"***\""), "{said}");
+        let cut = |text| Foreign::Line { text, is_whole: false };
+        for text in ["you said AUTH sesame", "bad: sesa", "'same'"] {
+            let words = foreign(cut(text.as_bytes()), Some("sesame"));
+            assert!(words.ends_with("\"***\""), "{words}");
         }
-        for (cut, shown) in
+        for (text, shown) in
             [("s", None), ("HTTP se", Some("\"HTTP \"")), ("HTTP", Some("\"HTTP\""))]
         {
-            let said = foreign(cut.as_bytes(), Some("sesame")).unwrap();
-            assert!(said.ends_with(shown.unwrap_or("bytes that are no text")), "{said}");
+            let words = foreign(cut(text.as_bytes()), Some("sesame"));
+            assert!(words.ends_with(shown.unwrap_or("bytes that are no text")), "{words}");
         }
-        let token = foreign(b"SET 0123456789abcdef0123456789abcdef01234567 x", None).unwrap();
+        assert!(foreign(said(b"HTTP se"), Some("sesame")).ends_with("\"HTTP se\""));
+        let token = foreign(cut(b"SET 0123456789abcdef0123456789abcdef01234567 x"), None);
         assert!(!token.contains("0123456789abcdef"), "{token}");
     }
 

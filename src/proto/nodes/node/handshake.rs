@@ -2,7 +2,7 @@
 
 use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ServerCommand, ServerErrorKind, Unfit};
+use crate::outcome::{NodeOutcome, ServerErrorKind, Unfit};
 use crate::proto::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo, Trial};
 use crate::proto::request::{Question, Step};
 
@@ -92,13 +92,10 @@ impl Node {
                 | Reply::Owned(_)),
             ) => self.guard.sightings.note_stored(reply),
             (Step::Probe, Reply::Integer(0)) => return Effect::Greeted,
-            (Step::Probe, Reply::Integer(number)) => match ServerCommand::numbered(number) {
-                None => return Effect::UNEXPECTED,
-                missing => {
-                    self.guard.identity.missing = missing;
-                    return Effect::Greeted;
-                }
-            },
+            (Step::Probe, Reply::Missing(command)) => {
+                self.guard.identity.missing = Some(command);
+                return Effect::Greeted;
+            }
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing

@@ -72,11 +72,11 @@ pub(crate) struct Link {
     /// Whether the last connection was established, and ended before the server said something.
     ended_unheard: bool,
     /// What the first bytes of the last connection say, if no Redis server has sent them.
-    foreign: Option<Arc<str>>,
+    pub(super) foreign: Option<Arc<str>>,
     /// The address that Sentinels have named.
-    pub(super) place: Option<Arc<str>>,
+    pub(crate) place: Option<Arc<str>>,
     /// The addresses of its name that were tried for the present connection, or for the last one.
-    pub(super) tried: Vec<Arc<str>>,
+    pub(crate) tried: Vec<Arc<str>>,
     last_failure: NodeOutcome,
     connect_timeout: Duration,
 }
@@ -112,14 +112,6 @@ impl Link {
 
     pub(super) fn note_heard(&mut self) {
         self.is_heard = true;
-    }
-
-    pub(super) fn keep_foreign(&mut self, words: Option<Arc<str>>) {
-        self.foreign = words;
-    }
-
-    pub(super) fn take_foreign(&mut self) -> Option<Arc<str>> {
-        self.foreign.take()
     }
 
     pub(super) fn become_ready(&mut self, now: Moment) {
@@ -191,16 +183,6 @@ impl Link {
         self.last_failure
     }
 
-    /// Sentinels have named this address.
-    pub(crate) fn located(&mut self, place: &str) {
-        self.place = Some(place.into());
-    }
-
-    /// One of the addresses of its name is tried. A name has a few of them.
-    pub(crate) fn trying(&mut self, address: &str) {
-        self.tried.push(address.into());
-    }
-
     pub(crate) fn block(&mut self) {
         self.is_blocked = true;
     }
@@ -257,8 +239,9 @@ impl Node {
         self.link.ended_unheard
     }
 
-    /// Whether the server has said nothing yet on a connection that is established: its first bytes
-    /// are to be reported as [`NodeEvent::FirstBytes`](crate::proto::NodeEvent::FirstBytes).
+    /// Whether the server has said nothing yet on a connection that is established: first bytes
+    /// that are none of a Redis server are to be reported as
+    /// [`NodeEvent::Foreign`](crate::proto::NodeEvent::Foreign).
     pub fn is_unheard(&self) -> bool {
         matches!(self.link.state, State::Handshaking { .. }) && !self.link.is_heard
     }

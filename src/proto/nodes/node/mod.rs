@@ -26,7 +26,7 @@ use suspicion::Suspicion;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, QuarantineCause, Unfit};
-use crate::proto::command::{ReleaseWith, Reply, ServerError};
+use crate::proto::command::{Foreign, ReleaseWith, Reply, ServerError};
 use crate::proto::kind::Vote;
 use crate::proto::notices::Notice;
 use crate::proto::request::Question;
@@ -128,7 +128,7 @@ impl Node {
         unsent: Vec<usize>,
         random: u64,
     ) -> Moment {
-        if let (Some(words), true) = (self.link.take_foreign(), is_of_peer(outcome)) {
+        if let (Some(words), true) = (self.link.foreign.take(), is_of_peer(outcome)) {
             self.errors.keep_words(outcome, words);
         }
         self.errors.note_failure(outcome);
@@ -279,12 +279,6 @@ impl Node {
                 Route::Fail(self.link.last_failure())
             }
         }
-    }
-
-    /// A command was not answered in time.
-    #[cold]
-    pub(crate) fn note_timeout(&mut self) {
-        self.errors.timeouts += 1;
     }
 
     pub(crate) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
@@ -491,9 +485,9 @@ impl Node {
         self.errors.keep_failure(outcome, words, password);
     }
 
-    /// Keeps what the first bytes of a connection say about who has sent them.
-    pub(crate) fn keep_first_bytes(&mut self, bytes: &[u8]) {
+    /// Keeps what another kind of server has sent first.
+    pub(crate) fn keep_foreign(&mut self, said: Foreign<'_>) {
         let password = self.config.nodes[self.index].password.as_deref();
-        self.link.keep_foreign(errors::foreign(bytes, password).map(Arc::from));
+        self.link.foreign = Some(errors::foreign(said, password).into());
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Node, State};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+use crate::proto::command::Shape;
 use crate::proto::fifo::Fifo;
 use crate::proto::kind::{Lost, Vote};
 use crate::proto::limits::ROUNDS_USUAL;
@@ -33,6 +34,8 @@ const LATENCY_SAMPLES_MIN: u32 = 16;
 pub(crate) struct Pipeline {
     /// Commands handed out and not answered, oldest first.
     in_flight: Fifo<InFlight>,
+    /// How many of them are for something else than a round.
+    others: usize,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
     late: usize,
     /// Rounds whose command waits for the connection, or for room in the socket.
@@ -58,6 +61,7 @@ impl Pipeline {
     pub(super) fn new(timeout: Duration) -> Pipeline {
         Pipeline {
             in_flight: Fifo::with_room(ROUNDS_USUAL),
+            others: 0,
             late: 0,
             queue: VecDeque::new(),
             lost: VecDeque::new(),
@@ -117,7 +121,7 @@ impl Pipeline {
     /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
     /// were not handed out, and those that waited for it.
     pub(crate) fn lose(&mut self, unsent: Vec<usize>) {
-        self.late = 0;
+        (self.late, self.others) = (0, 0);
         let sent = self.in_flight.take_all();
         let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
         let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
@@ -138,6 +142,7 @@ impl Pipeline {
     /// A command is handed out at `sent_at`.
     #[inline(always)]
     pub(crate) fn sent(&mut self, request: Request, sent_at: Moment) {
+        self.others += usize::from(!matches!(request, Request::Round(..)));
         self.in_flight.push(InFlight { request, sent_at });
     }
 
@@ -145,9 +150,16 @@ impl Pipeline {
     #[inline(always)]
     pub(crate) fn next_round(&self) -> Option<(usize, Moment)> {
         match self.in_flight.first() {
-            Some(InFlight { request: Request::Round(round), sent_at }) => Some((round, sent_at)),
+            Some(InFlight { request: Request::Round(round, _), sent_at }) => Some((round, sent_at)),
             _ => None,
         }
+    }
+
+    /// How many rounds are answered before something else is.
+    #[cold]
+    fn rounds_first(&self) -> usize {
+        let is_round = |sent: &InFlight| matches!(sent.request, Request::Round(..));
+        self.in_flight.iter().take_while(is_round).count()
     }
 
     /// What the next reply answers.
@@ -201,6 +213,7 @@ impl Pipeline {
     #[inline]
     pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
+        self.others -= usize::from(!matches!(answered.request, Request::Round(..)));
         self.late = self.late.saturating_sub(1);
         let nanos = now.nanos_since(answered.sent_at);
         let is_another = self.last_reply_at != now;
@@ -274,6 +287,19 @@ impl Node {
         Some(self.pipeline.in_flight.first()?.sent_at)
     }
 
+    /// How many replies may be passed in as grants: to all others, an integer may stand for
+    /// something else; see [`awaits`](Node::awaits). `usize::MAX` if there are no others.
+    #[inline]
+    pub fn grants_awaited(&self) -> usize {
+        if self.pipeline.others == 0 { usize::MAX } else { self.pipeline.rounds_first() }
+    }
+
+    /// What an integer in the next reply stands for.
+    #[inline(never)]
+    pub fn awaits(&self) -> Shape {
+        self.pipeline.next_request().map_or(Shape::Number, Request::shape)
+    }
+
     /// Replies came in time; this is the last one's vote and its latency.
     #[inline(always)]
     pub(crate) fn note_in_time(&mut self, now: Moment, vote: Vote, nanos: u64) {
@@ -305,6 +331,7 @@ impl Node {
         let next = in_flight.get(*late)?;
         (now >= next.sent_at.after_nanos(*timeout_nanos)).then(|| {
             *late += 1;
+            self.errors.timeouts += 1;
             next.request
         })
     }

@@ -1,0 +1,123 @@
+//! What the numbers that scripts and servers answer with stand for.
+
+use std::time::Duration;
+
+use crate::outcome::ServerCommand;
+use crate::proto::{Expiry, Reason, Reply, Shape};
+use crate::slots::Slots;
+
+/// `queue_up.lua` answers with the place times 2 to this power, and the key's `PTTL` plus two.
+const POSITION_SHIFT: u32 = 40;
+const PTTL_OFFSET: i64 = 2;
+/// What `PTTL` says of a key that is absent, and of one that does not expire.
+const PTTL_ABSENT: i64 = -2;
+const PTTL_NEVER: i64 = -1;
+/// `hand_on.lua` has deleted the key, and could not look at the queue.
+const RELEASED_ALONE: i64 = -1;
+/// Scripts that take other kinds of lock say from this number on why they do not.
+const REASON_FIRST: i64 = 2;
+
+/// The reply, with an integer as what it stands for. An integer that stands for nothing stays one.
+pub fn meaning(reply: Reply, shape: Shape) -> Reply {
+    let Reply::Integer(number) = reply else { return reply };
+    known(number, shape).unwrap_or(reply)
+}
+
+fn known(number: i64, shape: Shape) -> Option<Reply> {
+    let unsigned = number.unsigned_abs();
+    Some(match (shape, number) {
+        (Shape::Vote | Shape::VoteOfSet | Shape::VoteOfSlot, ..0) => {
+            Reply::NoVote(Duration::from_millis(unsigned))
+        }
+        (Shape::VoteOfSet, REASON_FIRST..) => {
+            Reply::Refused(Reason::Held(usize::try_from(number - REASON_FIRST).ok()?))
+        }
+        (Shape::VoteOfSlot, REASON_FIRST..) => {
+            Reply::Refused(Reason::Free(Slots((number - REASON_FIRST).unsigned_abs())))
+        }
+        (Shape::Place, 0..) => Reply::Place {
+            position: u32::try_from(number >> POSITION_SHIFT).ok()?,
+            expiry: expiry((number & ((1 << POSITION_SHIFT) - 1)) - PTTL_OFFSET)?,
+        },
+        (Shape::Expiry, _) => Reply::Expiry(expiry(number)?),
+        (Shape::HandedOn, RELEASED_ALONE) => Reply::HandedOn { released: true, waiting: None },
+        (Shape::HandedOn, 0..) => {
+            Reply::HandedOn { released: unsigned & 1 == 1, waiting: Some(unsigned >> 1) }
+        }
+        (Shape::Missing, _) => Reply::Missing(ServerCommand::numbered(number)?),
+        _ => return None,
+    })
+}
+
+/// What `PTTL` says.
+fn expiry(number: i64) -> Option<Expiry> {
+    Some(match number {
+        PTTL_ABSENT => Expiry::Absent,
+        PTTL_NEVER => Expiry::Never,
+        left => Expiry::In(Duration::from_millis(u64::try_from(left).ok()?)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_for_what_was_asked() {
+        let no_vote = |millis| Some(Reply::NoVote(Duration::from_millis(millis)));
+        let held = |index| Some(Reply::Refused(Reason::Held(index)));
+        let free = |bits| Some(Reply::Refused(Reason::Free(Slots(bits))));
+        let place = |position, expiry| Some(Reply::Place { position, expiry });
+        let handed_on = |released, waiting| Some(Reply::HandedOn { released, waiting });
+        let after = |millis| Expiry::In(Duration::from_millis(millis));
+        let (last, most) = ((1 << POSITION_SHIFT) - 3, i64::MAX as u64);
+        let table = [
+            (Shape::Number, 0, None),
+            (Shape::Number, -1, None),
+            (Shape::Vote, 0, None),
+            (Shape::Vote, 2, None),
+            (Shape::Vote, -1, no_vote(1)),
+            (Shape::Vote, i64::MIN, no_vote(1 << 63)),
+            (Shape::VoteOfSet, 1, None),
+            (Shape::VoteOfSet, 2, held(0)),
+            (Shape::VoteOfSet, i64::MAX, held(i64::MAX as usize - 2)),
+            (Shape::VoteOfSet, -7, no_vote(7)),
+            (Shape::VoteOfSlot, 1, None),
+            (Shape::VoteOfSlot, 2, free(0)),
+            (Shape::VoteOfSlot, 7, free(5)),
+            (Shape::VoteOfSlot, -7, no_vote(7)),
+            (Shape::Place, -1, None),
+            (Shape::Place, 0, place(0, Expiry::Absent)),
+            (Shape::Place, 1, place(0, Expiry::Never)),
+            (Shape::Place, 2, place(0, after(0))),
+            (Shape::Place, (1_023 << 40) + 10_002, place(1_023, after(10_000))),
+            (Shape::Place, i64::MAX, place((1 << 23) - 1, after(last))),
+            (Shape::Expiry, -3, None),
+            (Shape::Expiry, -2, Some(Reply::Expiry(Expiry::Absent))),
+            (Shape::Expiry, -1, Some(Reply::Expiry(Expiry::Never))),
+            (Shape::Expiry, i64::MAX, Some(Reply::Expiry(after(most)))),
+            (Shape::HandedOn, -2, None),
+            (Shape::HandedOn, -1, handed_on(true, None)),
+            (Shape::HandedOn, 0, handed_on(false, Some(0))),
+            (Shape::HandedOn, 5, handed_on(true, Some(2))),
+            (Shape::HandedOn, i64::MAX, handed_on(true, Some(most >> 1))),
+            (Shape::Missing, -1, None),
+            (Shape::Missing, 0, None),
+            (Shape::Missing, 1, ServerCommand::numbered(1).map(Reply::Missing)),
+            (Shape::Missing, i64::MAX, None),
+        ];
+        for (shape, number, expected) in table {
+            let reply = Reply::Integer(number);
+            let expected = expected.unwrap_or_else(|| reply.clone());
+            assert_eq!(meaning(reply, shape), expected, "{shape:?} {number}");
+        }
+        assert_eq!(meaning(Reply::Nil, Shape::Place), Reply::Nil);
+    }
+
+    #[test]
+    fn slots_are_free_by_their_bits() {
+        let free = Slots(1 << 49 | 0b101);
+        let found: Vec<u32> = (0..50).filter(|slot| free.contains(*slot)).collect();
+        assert_eq!(found, [0, 2, 49]);
+    }
+}
