@@ -66,8 +66,6 @@ pub(crate) struct Stand {
     pub(super) turn: Turn,
     /// When to look at the lock.
     pub(super) check_at: Option<Moment>,
-    /// When the lock's keys have expired, as far as the watches know.
-    pub(super) free_at: Option<Moment>,
     /// When to try although nothing is heard: too few nodes can be watched (W9).
     pub(super) blind_until: Option<Moment>,
     pub(super) slow_at: Moment,
@@ -80,18 +78,7 @@ pub(crate) struct Stand {
     pub(super) backs_off_until: Moment,
     /// Since when the lock is free, as far as this is known; and the place at that time.
     pub(super) free_since: Option<(Moment, u32)>,
-    /// The number of the last watch: answers to others say nothing.
-    pub(super) watch: u32,
-    /// The nodes whose answer to it is missing; those that will tell of a change; and those to be
-    /// watched as soon as this is possible.
-    pub(super) unheard: NodeSet,
-    pub(super) armed: NodeSet,
-    pub(super) wanted: NodeSet,
-    watch_again_at: Moment,
-    /// Watches in a row that found the lock held.
-    fruitless: u32,
-    /// Moves the watched pair on (W10).
-    pub(super) rotation: usize,
+    pub(super) watch: Watch,
     /// Whether the last round was started because the lock seemed to be free; and whether by
     /// reason of a change alone.
     pub(super) was_woken: bool,
@@ -102,8 +89,6 @@ pub(crate) struct Stand {
     pub(super) has_to_ask: bool,
     /// Whether the lock was seen to be held since its line had it.
     pub(super) saw_held: bool,
-    /// Whether a change may be one that leaves the lock held.
-    pub(super) is_ambiguous: bool,
 }
 
 impl Stand {
@@ -119,7 +104,6 @@ impl Stand {
             held: None,
             turn: Turn::NotYet,
             check_at: None,
-            free_at: None,
             blind_until: None,
             slow_at: now,
             slow_looks: 0,
@@ -127,25 +111,18 @@ impl Stand {
             refused_in_row: 0,
             backs_off_until: now,
             free_since: None,
-            watch: 0,
-            unheard: NodeSet::EMPTY,
-            armed: NodeSet::EMPTY,
-            wanted: NodeSet::EMPTY,
-            watch_again_at: now,
-            fruitless: 0,
-            rotation: 0,
+            watch: Watch::default(),
             was_woken: false,
             was_changed: false,
             was_told: false,
             has_to_ask: false,
             saw_held: false,
-            is_ambiguous: false,
         }
     }
 
     /// When something is to be done if nothing is heard.
     pub(super) fn due(&self) -> Moment {
-        let others = self.check_at.into_iter().chain(self.free_at).chain(self.blind_until);
+        let others = self.check_at.into_iter().chain(self.watch.free_at).chain(self.blind_until);
         others.fold(self.slow_at, Moment::min)
     }
 
@@ -183,7 +160,7 @@ impl Stand {
         self.wait_anew(now, random);
         self.is_new = is_new;
         (self.check_at, self.blind_until) = (None, None);
-        self.forget_watch();
+        self.watch.forget();
     }
 
     /// A round was refused: the lock is looked at later, unless its answers say enough.
@@ -206,50 +183,8 @@ impl Stand {
     pub(super) fn hasten(&mut self, by: Moment) {
         let by = if self.is_in_vain() { by.max(self.backs_off_until) } else { by };
         self.check_by(by);
-        for pause in [&mut self.backs_off_until, &mut self.watch_again_at] {
-            *pause = by.min(*pause);
-        }
-    }
-
-    /// Begins a watch of these nodes.
-    pub(super) fn begin_watch(&mut self, now: Moment, nodes: NodeSet, stagger: Duration) {
-        self.forget_watch();
-        self.unheard = nodes;
-        let pause = stagger.saturating_mul(1 << self.fruitless).min(PAUSE_MAX.max(stagger));
-        self.watch_again_at = now.after(pause);
-        self.fruitless = (self.fruitless + 1).min(DOUBLINGS_MAX);
-    }
-
-    /// When the next watch may begin, if that is not now (W14).
-    pub(super) fn must_pause_until(&self, now: Moment) -> Option<Moment> {
-        (now < self.watch_again_at).then_some(self.watch_again_at)
-    }
-
-    /// Answers to the last watch, and what its nodes tell, say nothing from now on.
-    pub(super) fn forget_watch(&mut self) {
-        self.watch = self.watch.wrapping_add(1);
-        self.free_at = None;
-        for nodes in [&mut self.unheard, &mut self.armed, &mut self.wanted] {
-            *nodes = NodeSet::EMPTY;
-        }
-    }
-
-    /// Whether the node is one of those that it watches, or is about to.
-    pub(super) fn watches(&self, node: usize) -> bool {
-        [self.unheard, self.armed, self.wanted].iter().any(|nodes| nodes.contains(node))
-    }
-
-    /// Nothing is heard of the node.
-    pub(super) fn watch_no_more(&mut self, node: usize) {
-        for nodes in [&mut self.unheard, &mut self.armed, &mut self.wanted] {
-            nodes.remove(node);
-        }
-    }
-
-    /// The lock was seen to be free, others said so, or its line has it: watches may follow each
-    /// other again.
-    pub(super) fn end_pauses(&mut self) {
-        self.fruitless = 0;
+        self.backs_off_until = by.min(self.backs_off_until);
+        self.watch.again_at = self.watch.again_at.map(|pause| pause.min(by));
     }
 
     /// Whether it has been free for so long that those before it must be asleep. If not, the moment
@@ -278,6 +213,70 @@ impl Stand {
     /// Whether it stands in a queue, or is about to.
     pub(super) fn is_queued(&self) -> bool {
         !self.gates.is_empty()
+    }
+}
+
+/// What is watched of the lock's key, and what is known from that (W8, W14).
+#[derive(Default)]
+pub(super) struct Watch {
+    /// The number of the last watch: answers to others say nothing.
+    pub(super) number: u32,
+    /// The nodes whose answer to it is missing; those that will tell of a change; and those to be
+    /// watched as soon as this is possible.
+    pub(super) unheard: NodeSet,
+    pub(super) armed: NodeSet,
+    pub(super) wanted: NodeSet,
+    /// When the lock's keys have expired, as far as the watches know.
+    pub(super) free_at: Option<Moment>,
+    /// When the next watch may begin.
+    again_at: Option<Moment>,
+    /// Watches in a row that found the lock held.
+    fruitless: u32,
+    /// Moves the watched pair on (W10).
+    pub(super) rotation: usize,
+    /// Whether a change may be one that leaves the lock held.
+    pub(super) is_ambiguous: bool,
+}
+
+impl Watch {
+    /// Begins anew: its nodes are not known yet.
+    pub(super) fn begin(&mut self, now: Moment, stagger: Duration) {
+        self.forget();
+        let pause = stagger.saturating_mul(1 << self.fruitless).min(PAUSE_MAX.max(stagger));
+        self.again_at = Some(now.after(pause));
+        self.fruitless = (self.fruitless + 1).min(DOUBLINGS_MAX);
+    }
+
+    /// When the next watch may begin, if that is not now (W14).
+    pub(super) fn must_pause_until(&self, now: Moment) -> Option<Moment> {
+        self.again_at.filter(|at| now < *at)
+    }
+
+    /// Answers to the last watch, and what its nodes tell, say nothing from now on.
+    pub(super) fn forget(&mut self) {
+        self.number = self.number.wrapping_add(1);
+        self.free_at = None;
+        self.nodes().into_iter().for_each(|nodes| *nodes = NodeSet::EMPTY);
+    }
+
+    fn nodes(&mut self) -> [&mut NodeSet; 3] {
+        [&mut self.unheard, &mut self.armed, &mut self.wanted]
+    }
+
+    /// Whether the node is one of those that it watches, or is about to.
+    pub(super) fn has(&self, node: usize) -> bool {
+        [self.unheard, self.armed, self.wanted].iter().any(|nodes| nodes.contains(node))
+    }
+
+    /// Nothing is heard of the node.
+    pub(super) fn remove(&mut self, node: usize) {
+        self.nodes().into_iter().for_each(|nodes| nodes.remove(node));
+    }
+
+    /// The lock was seen to be free, others said so, or its line has it: watches may follow each
+    /// other again.
+    pub(super) fn end_pauses(&mut self) {
+        self.fruitless = 0;
     }
 }
 
@@ -366,11 +365,11 @@ impl Stands {
 
     /// What is watched at this node: if any key may have changed, tell each of them.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
-        self.numbers_where(|stand| stand.armed.contains(node))
+        self.numbers_where(|stand| stand.watch.armed.contains(node))
     }
 
     /// The stand whose watch has this number now.
     pub(crate) fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
-        self.get(number).filter(|stand| stand.watch == watch).map(|_| number)
+        self.get(number).filter(|stand| stand.watch.number == watch).map(|_| number)
     }
 }

@@ -28,13 +28,13 @@ impl LocalQueues {
             self.queues.note_strangers(cx.now, key);
         }
         stand.held = Some(token);
-        (stand.refused_in_row, stand.free_since, stand.is_ambiguous) = (0, None, false);
+        (stand.refused_in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
         stand.has_to_ask = false;
         stand.refused = NodeSet::EMPTY;
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;
-        stand.forget_watch();
-        stand.end_pauses();
+        stand.watch.forget();
+        stand.watch.end_pauses();
         if stand.turn == Turn::NotYet {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             stand.turn = Turn::Left(others.min(TURN_MAX));

@@ -33,7 +33,7 @@ impl LocalQueues {
         let number = self.stand_for(cx, key);
         let stand = self.stands.stand(number);
         if stand.was_woken {
-            stand.is_ambiguous |= stand.was_changed;
+            stand.watch.is_ambiguous |= stand.was_changed;
             self.desk.stats.woken_in_vain += 1;
         }
         let stand = self.stands.stand(number);
@@ -41,7 +41,7 @@ impl LocalQueues {
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
         stand.refused = refused;
         stand.free_since = None;
-        stand.forget_watch();
+        stand.watch.forget();
         stand.back_off(cx.now, round_trip, was_split, random);
         self.take_place(cx, who, number)
     }
@@ -55,7 +55,7 @@ impl LocalQueues {
         let number = self.stand_for(cx, key);
         let stand = self.stands.stand(number);
         (stand.held, stand.check_at) = (None, None);
-        stand.forget_watch();
+        stand.watch.forget();
         self.take_place(cx, who, number)
     }
 
@@ -197,15 +197,15 @@ impl LocalQueues {
         let is_lost = !cx.nodes.open().contains(node);
         let is_there = |stand: &Stand| {
             let is_listed = stand.gate == Some(node) || stand.gates.contains(node);
-            is_listed || stand.watches(node)
+            is_listed || stand.watch.has(node)
         };
         for number in self.stands.numbers_where(is_there) {
             let stand = self.stands.stand(number);
             if is_lost {
                 stand.gates.remove(node);
             }
-            let was_watched = stand.watches(node);
-            stand.watch_no_more(node);
+            let was_watched = stand.watch.has(node);
+            stand.watch.remove(node);
             if stand.gate == Some(node) {
                 (stand.gate, stand.is_sent, stand.place) = (None, false, None);
                 stand.check_by(cx.now);
@@ -260,7 +260,7 @@ impl LocalQueues {
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let stand = self.stands.stand(number);
         stand.look_slowly(cx.now, random);
-        let mut asked = stand.wanted;
+        let mut asked = stand.watch.wanted;
         stand.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
@@ -269,7 +269,7 @@ impl LocalQueues {
         }
         let stand = self.stands.stand(number);
         if stand.place == Some(0) {
-            stand.rotation = stand.rotation.wrapping_add(1);
+            stand.watch.rotation = stand.watch.rotation.wrapping_add(1);
             stand.check_by(cx.now);
         }
         self.ask_for_place(cx, number);
@@ -277,7 +277,7 @@ impl LocalQueues {
 
     pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
         let stand = self.stands.stand(number);
-        if stand.free_at.is_some_and(|at| cx.now >= at) {
+        if stand.watch.free_at.is_some_and(|at| cx.now >= at) {
             self.handle_free(cx, who, number, Free::Expired);
         }
         // It may have started a round.
@@ -335,7 +335,7 @@ impl LocalQueues {
         let (key, is_there) = (stand.key.clone(), stand.gate == Some(gate));
         if is_there {
             (stand.place, stand.check_at) = (None, None);
-            stand.forget_watch();
+            stand.watch.forget();
         }
         self.step_aside(cx, gate, key, Step::Out);
         if is_there {

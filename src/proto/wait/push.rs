@@ -20,7 +20,7 @@ impl LocalQueues {
         {
             return;
         }
-        stand.end_pauses();
+        stand.watch.end_pauses();
         if wakeup == Wakeup::Overtaken {
             stand.place = None;
             return self.ask_for_place(cx, number);
@@ -41,7 +41,7 @@ impl LocalQueues {
                 stand.was_told = true;
                 self.try_now(cx, who, number);
             }
-            Wakeup::First if stand.unheard.is_empty() && stand.armed.is_empty() => {
+            Wakeup::First if stand.watch.unheard.is_empty() && stand.watch.armed.is_empty() => {
                 self.watch(cx, number)
             }
             Wakeup::First => {}
@@ -63,10 +63,11 @@ impl LocalQueues {
 
     /// A key that is watched for this stand may have changed.
     pub(crate) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
-        let Some(stand) = self.stands.get_mut(number).filter(|it| it.armed.contains(node)) else {
+        let Some(stand) = self.stands.get_mut(number).filter(|it| it.watch.armed.contains(node))
+        else {
             return;
         };
-        stand.armed.remove(node);
+        stand.watch.armed.remove(node);
         if let Some(who) = self.waiting_at(number) {
             self.handle_free(cx, who, number, Free::Changed);
             self.set_stand_timer(number);

@@ -20,11 +20,11 @@ const WATCHED_NODES: usize = 2;
 impl LocalQueues {
     /// This key has no gate there, and is not watched there.
     pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
-        let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watches(node);
+        let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watch.has(node);
         let Some(stand) = self.stands.get_mut(number).filter(is_there) else {
             return;
         };
-        stand.watch_no_more(node);
+        stand.watch.remove(node);
         if stand.gate == Some(node) {
             if how == Bar::ForGood || stand.place.is_none() {
                 stand.gates.remove(node);
@@ -85,14 +85,14 @@ impl LocalQueues {
     pub(super) fn watch(&mut self, cx: &mut Cx<'_>, number: u32) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
-        if let Some(until) = stand.must_pause_until(cx.now) {
+        if let Some(until) = stand.watch.must_pause_until(cx.now) {
             stand.check_by(until);
             return self.set_stand_timer(number);
         }
-        stand.begin_watch(cx.now, NodeSet::EMPTY, wait);
+        stand.watch.begin(cx.now, wait);
         let nodes = self.nodes_to_watch(cx, number);
         self.watch_nodes(number, nodes);
-        for node in self.stands.stand(number).wanted.iter() {
+        for node in self.stands.stand(number).watch.wanted.iter() {
             self.ask_ability(cx, node);
         }
         self.mind_blindness(cx, number, nodes);
@@ -136,7 +136,7 @@ impl LocalQueues {
         }
         // Stable, so the order of gates stays within both parts.
         order.sort_by_key(|node| !stand.refused.contains(*node));
-        let moved = (stand.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
+        let moved = (stand.watch.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(moved);
         order.into_iter().take(WATCHED_NODES).collect()
     }
@@ -145,14 +145,14 @@ impl LocalQueues {
         for node in nodes.iter() {
             let is_able = self.desk.able[node].state() == Waits::Able;
             let stand = self.stands.stand(number);
-            let watch = stand.watch;
+            let watch = stand.watch.number;
             match is_able {
                 true => {
-                    stand.unheard.insert(node);
+                    stand.watch.unheard.insert(node);
                     let command = WaitCommand::Watch { stand: number, watch };
                     self.desk.send(node, command);
                 }
-                false => stand.wanted.insert(node),
+                false => stand.watch.wanted.insert(node),
             }
         }
     }
@@ -165,14 +165,15 @@ impl LocalQueues {
         (number, watch): (u32, u32),
         expiry: Expiry,
     ) {
-        let is_asked = |stand: &&mut Stand| stand.watch == watch && stand.unheard.contains(node);
+        let is_asked =
+            |stand: &&mut Stand| stand.watch.number == watch && stand.watch.unheard.contains(node);
         let Some(stand) = self.stands.get_mut(number).filter(is_asked) else {
             return;
         };
-        stand.unheard.remove(node);
+        stand.watch.unheard.remove(node);
         let refused = stand.refused;
         if expiry == Expiry::Absent && self.desk.heeded(cx, refused).contains(node) {
-            self.stands.stand(number).is_ambiguous = false;
+            self.stands.stand(number).watch.is_ambiguous = false;
             if let Some(who) = self.waiting_at(number) {
                 self.handle_free(cx, who, number, Free::Seen);
             }
@@ -181,13 +182,13 @@ impl LocalQueues {
         let stand = self.stands.stand(number);
         if expiry != Expiry::Absent {
             stand.saw_held = true;
-            stand.armed.insert(node);
+            stand.watch.armed.insert(node);
         }
         if let Expiry::In(left) = expiry {
             let at = cx.now.after(left.saturating_add(Duration::from_millis(1)));
-            stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
+            stand.watch.free_at = Some(stand.watch.free_at.map_or(at, |before| before.min(at)));
         }
-        if stand.unheard.is_empty() && stand.wanted.is_empty() {
+        if stand.watch.unheard.is_empty() && stand.watch.wanted.is_empty() {
             stand.free_since = None;
         }
         self.set_stand_timer(number);
@@ -198,12 +199,12 @@ impl LocalQueues {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
         if how == Free::Seen {
-            stand.end_pauses();
+            stand.watch.end_pauses();
         }
-        stand.free_at = None;
+        stand.watch.free_at = None;
         match stand.place {
             // Once: a client that takes the lock again and again would always come first.
-            Some(0) if how == Free::Changed && std::mem::take(&mut stand.is_ambiguous) => {
+            Some(0) if how == Free::Changed && std::mem::take(&mut stand.watch.is_ambiguous) => {
                 self.watch(cx, number);
             }
             Some(0) => {
@@ -231,7 +232,7 @@ impl LocalQueues {
         let stand = self.stands.stand(number);
         (stand.was_woken, stand.has_to_ask) = (true, false);
         (stand.check_at, stand.blind_until) = (None, None);
-        stand.forget_watch();
+        stand.watch.forget();
         let key = stand.key.clone();
         self.start(&key, who);
     }

@@ -50,14 +50,16 @@ impl WaitQueues {
             Effect::MayWait => {
                 self.local.open_gate(cx, node);
                 self.open_visits(cx, node);
-                for number in self.local.stands.numbers_where(|stand| stand.wanted.contains(node)) {
-                    self.local.stands.stand(number).wanted.remove(node);
+                for number in
+                    self.local.stands.numbers_where(|stand| stand.watch.wanted.contains(node))
+                {
+                    self.local.stands.stand(number).watch.wanted.remove(node);
                     self.local.watch_nodes(number, NodeSet::one(node));
                 }
             }
             Effect::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
             Effect::CannotWaitNow => {
-                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watches(node);
+                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watch.has(node);
                 for number in self.local.stands.numbers_where(needs) {
                     self.local.bar(cx, node, number, Bar::ForNow);
                 }
