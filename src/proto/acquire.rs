@@ -11,6 +11,7 @@ use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
+use crate::proto::index::{OpIndex, RoundId};
 use crate::quorum::Tally;
 use crate::resource::{Key, Line, Refusal, Resource};
 use crate::token::LockToken;
@@ -66,7 +67,7 @@ impl Engine {
 
     /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
     /// patience has ended.
-    pub(super) fn stop_waiting(&mut self, now: Moment, op: usize) {
+    pub(super) fn stop_waiting(&mut self, now: Moment, op: OpIndex) {
         let Task::Acquire { patience: Patience::Until(give_up_at), .. } = self.operations[op].task
         else {
             unreachable!("only acquisitions wait, and with patience");
@@ -84,7 +85,7 @@ impl Engine {
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    fn join_line(&mut self, now: Moment, op: usize, key: &Key, give_up_at: Moment) -> bool {
+    fn join_line(&mut self, now: Moment, op: OpIndex, key: &Key, give_up_at: Moment) -> bool {
         let who = Waiter { id: self.operations.id_of(op), give_up_at };
         let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !is_its_turn {
@@ -95,7 +96,7 @@ impl Engine {
 
     /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It
     /// is kept for the result.
-    fn failure_in_queue(&mut self, op: usize) -> Failure {
+    fn failure_in_queue(&mut self, op: OpIndex) -> Failure {
         let Some(Last { key, report }) = self.operations.last_of(op) else {
             return Failure::Contended;
         };
@@ -124,7 +125,7 @@ impl Engine {
         }
     }
 
-    fn report_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
+    fn report_in(&self, op: OpIndex, round: RoundId, failure: Failure) -> (Failure, LockError) {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
@@ -133,7 +134,7 @@ impl Engine {
         (failure, self.rounds.with_held(error, round))
     }
 
-    pub(super) fn start_again(&mut self, now: Moment, op: usize) {
+    pub(super) fn start_again(&mut self, now: Moment, op: OpIndex) {
         let last = self.operations.last_of(op).expect("a waiting acquisition remembers its key");
         let key = last.key.clone();
         self.waits.stop(&key, self.operations.id_of(op));
@@ -141,7 +142,7 @@ impl Engine {
     }
 
     /// The acquisition is about to end: the next one in its queue may start.
-    pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+    pub(super) fn step_out(&mut self, now: Moment, op: OpIndex, got: Option<(LockToken, Moment)>) {
         let id = self.operations.id_of(op);
         let task = &self.operations[op].task;
         if matches!(task, Task::Acquire { kind: Kind::Take, .. }) {
@@ -174,7 +175,7 @@ impl Engine {
     }
 
     /// The key of an acquisition, unless it has not begun.
-    pub(super) fn key_of(&self, op: usize) -> Option<&Key> {
+    pub(super) fn key_of(&self, op: OpIndex) -> Option<&Key> {
         match self.operations[op].progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
                 Some(&self.rounds.claim(round).key)
@@ -185,7 +186,7 @@ impl Engine {
 
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
-    fn start_attempt(&mut self, now: Moment, op: usize, mut key: Key) {
+    fn start_attempt(&mut self, now: Moment, op: OpIndex, mut key: Key) {
         if !key.is_plain() && !self.waits.visits.is_idle() {
             if self.waits_first(now, op, &key) {
                 return;
@@ -221,7 +222,7 @@ impl Engine {
 
     /// Others come first, or a row of this lock has ended: the acquisition waits before its first
     /// round. Returns whether it does.
-    fn waits_first(&mut self, now: Moment, op: usize, key: &Key) -> bool {
+    fn waits_first(&mut self, now: Moment, op: OpIndex, key: &Key) -> bool {
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
             self.operations[op].task
         else {
@@ -240,8 +241,8 @@ impl Engine {
     pub(super) fn attempt_failed(
         &mut self,
         now: Moment,
-        op: usize,
-        round: usize,
+        op: OpIndex,
+        round: RoundId,
         failure: Failure,
     ) -> bool {
         self.undo(now, round);
@@ -279,7 +280,13 @@ impl Engine {
 
     /// Decides when the next round starts: when a queue on the masters says so (W1, W11), or after
     /// a random delay (R9). Returns whether there will be one.
-    fn wait_for_next(&mut self, now: Moment, op: usize, round: usize, failure: Failure) -> bool {
+    fn wait_for_next(
+        &mut self,
+        now: Moment,
+        op: OpIndex,
+        round: RoundId,
+        failure: Failure,
+    ) -> bool {
         let id = self.operations.id_of(op);
         let Some((_, give_up_at)) = self.operations.patience_of(id) else {
             return false;
@@ -318,7 +325,7 @@ impl Engine {
     }
 
     /// Releases what a round of acquisition has taken or may yet take.
-    pub(super) fn undo(&mut self, now: Moment, round: usize) {
+    pub(super) fn undo(&mut self, now: Moment, round: RoundId) {
         let failed = &mut self.rounds[round];
         failed.is_abandoned = true;
         let (started, sent) = (failed.started, failed.sent);
@@ -333,7 +340,7 @@ impl Engine {
     /// The patience ended during a round. That says nothing about a node that has not answered: it
     /// had less time than a node gets. The report of an earlier, complete round has more answers,
     /// and is returned instead.
-    pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
+    pub(super) fn give_up(&mut self, now: Moment, op: OpIndex, round: RoundId) {
         self.rounds[round].decided = true;
         let key = &self.rounds.claim(round).key;
         self.waits.local.cut_off(key);
@@ -361,7 +368,7 @@ impl Engine {
     /// Hands out the lock if some of its validity is left at `now` (R2). `None` if the quorum came
     /// too late and another round follows.
     #[inline]
-    pub(super) fn finish_acquire(&mut self, now: Moment, op: usize) -> Option<Done> {
+    pub(super) fn finish_acquire(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
         let Task::Acquire { attempts, started, .. } = self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };

@@ -1,6 +1,7 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
+use crate::proto::index::RoundId;
 use std::time::Duration;
 
 use super::cleanup::Due;
@@ -22,7 +23,7 @@ use crate::validity::TTL_MS_MAX;
 enum FastPath {
     Drained,
     /// This round may be decided now.
-    Decided(usize),
+    Decided(RoundId),
     /// This reply needs the general path.
     Unusual(Grant),
 }
@@ -295,7 +296,7 @@ impl Engine {
         self.nodes.notices.take()
     }
 
-    pub(super) fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+    pub(super) fn handle_answer(&mut self, now: Moment, node: usize, round: RoundId, reply: Reply) {
         let kind = self.rounds[round].kind;
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
@@ -319,7 +320,7 @@ impl Engine {
         &mut self,
         now: Moment,
         node: usize,
-        round: usize,
+        round: RoundId,
         reply: Reply,
     ) -> Option<NodeOutcome> {
         let kind = self.rounds[round].kind;
@@ -385,7 +386,7 @@ impl Engine {
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     /// What it says of a key is no vote, and always counts.
-    pub(super) fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+    pub(super) fn count(&mut self, now: Moment, round: RoundId, node: usize, outcome: NodeOutcome) {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].guard.is_quarantined(now)
@@ -404,7 +405,7 @@ impl Engine {
     }
 
     /// An error is no vote, and means that the command was not executed.
-    fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
+    fn handle_error(&mut self, now: Moment, node: usize, round: RoundId, error: ServerError) {
         let kind = error.kind;
         self.stats.server_errors += 1;
         self.nodes[node].keep_error(error);
@@ -518,7 +519,7 @@ impl Engine {
 
     /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
     #[cold]
-    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: RoundId, reply: Reply) {
         let outcome = match reply {
             Reply::Integer(1) => {
                 self.rounds.fences.note_raised(round, node);

@@ -1,5 +1,6 @@
 //! Extension: a new time to live on a quorum, before the old validity ends.
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::failure::Failure;
@@ -50,7 +51,7 @@ impl Engine {
     pub(super) fn start_extension(
         &mut self,
         now: Moment,
-        op: usize,
+        op: OpIndex,
         lease: usize,
         ttl: Ttl,
         until: Moment,
@@ -76,7 +77,7 @@ impl Engine {
     /// A quorum has extended the lock: raises its deadline if the old one is not reached at `now`
     /// (R25), and returns whether that is so. The one way to a later deadline.
     #[inline]
-    pub(super) fn extended(&mut self, now: Moment, lease: usize, round: usize) -> bool {
+    pub(super) fn extended(&mut self, now: Moment, lease: usize, round: RoundId) -> bool {
         let won = &self.rounds[round];
         let held = &mut self.operations.leases[lease];
         if !held.is_valid_at(now) {
@@ -97,7 +98,7 @@ impl Engine {
     pub(super) fn finish_extend(
         &mut self,
         now: Moment,
-        op: usize,
+        op: OpIndex,
     ) -> (Lease, Result<(), LockError>) {
         let progress = self.operations[op].progress;
         let Task::Extend { lease, refused } = &mut self.operations[op].task else {

@@ -10,6 +10,7 @@ use crate::error::{LockError, LockErrorKind};
 use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Unfit};
+use crate::proto::index::RoundId;
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -45,7 +46,7 @@ impl Engine {
     #[cold]
     pub(super) fn refuse(&mut self, now: Moment, node: usize, reason: Unfit) {
         let outcome = NodeOutcome::Unfit(reason);
-        let is_asked = |round: usize| self.rounds[round].kind.is_inspection();
+        let is_asked = |round: RoundId| self.rounds[round].kind.is_inspection();
         let at = &self.nodes[node];
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
         if !(lacks_a_command
@@ -56,7 +57,7 @@ impl Engine {
         }
         self.nodes[node].link.limit(now, outcome);
         let waiting = self.nodes[node].pipeline.take_waiting().into_iter();
-        let (asked, others): (Vec<usize>, Vec<usize>) =
+        let (asked, others): (Vec<RoundId>, Vec<RoundId>) =
             waiting.partition(|round| self.rounds[*round].kind.is_inspection());
         for round in asked {
             self.send(NodeSet::one(node), round);

@@ -8,6 +8,7 @@ use super::{Done, Engine, Lease};
 use crate::error::LockError;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::moment::Moment;
+use crate::proto::index::OpIndex;
 
 impl Engine {
     /// Starts to renew a lock, to its last TTL each time. Every renewal is reported as
@@ -41,7 +42,7 @@ impl Engine {
     }
 
     /// A renewal is due, or a loss is to be reported.
-    pub(super) fn handle_kept_due(&mut self, now: Moment, op: usize) {
+    pub(super) fn handle_kept_due(&mut self, now: Moment, op: OpIndex) {
         let Task::Keep { lease, keep } = &self.operations[op].task else {
             unreachable!("called for kept locks only");
         };
@@ -68,7 +69,7 @@ impl Engine {
     }
 
     /// A renewal has ended, or the lock is lost. `None` if a renewal failed and another follows.
-    pub(super) fn finish_kept(&mut self, now: Moment, op: usize) -> Option<Done> {
+    pub(super) fn finish_kept(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
         let (progress, tell_at) =
             (self.operations[op].progress, self.operations.keep_of(op).1.tell_at);
         let lease = self.operations.keep_of(op).0;
@@ -112,7 +113,7 @@ impl Engine {
     }
 
     /// The lock is given back to its holder.
-    fn lose(&mut self, now: Moment, op: usize, cause: LossCause) -> Done {
+    fn lose(&mut self, now: Moment, op: OpIndex, cause: LossCause) -> Done {
         let (lease, keep) = self.operations.keep_of(op);
         let mut error = keep.error.take();
         let ended = match self.operations[op].progress {

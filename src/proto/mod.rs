@@ -31,6 +31,7 @@ mod event;
 mod extend;
 mod failure;
 mod fifo;
+mod index;
 mod inspect;
 mod keep;
 mod kind;
@@ -52,6 +53,7 @@ mod trial;
 mod voting;
 mod wait;
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -527,7 +529,7 @@ impl Engine {
     /// Whether to discard an unsent command. A SET is not sent after its attempt has failed or its
     /// validity has ended (R11), nor an extension that would set a key (R29).
     #[inline]
-    fn is_useless(&self, round: usize) -> bool {
+    fn is_useless(&self, round: RoundId) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {
             Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
@@ -545,7 +547,7 @@ impl Engine {
     }
 
     #[cold]
-    fn take_back(&mut self, nodes: NodeSet, round: usize) {
+    fn take_back(&mut self, nodes: NodeSet, round: RoundId) {
         let is_abandoned = self.rounds[round].is_abandoned;
         for node in nodes.iter() {
             if !is_abandoned {
@@ -581,7 +583,7 @@ impl Engine {
 
     /// The result of an operation that has ended and was taken out of the queue; `None` if it
     /// continues after all.
-    fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
+    fn finish(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
         match self.operations[op].task {
             Task::Acquire { patience, .. } => {
                 let done = self.finish_acquire(now, op);
@@ -832,7 +834,7 @@ impl Engine {
     }
 
     #[inline(always)]
-    fn end(&mut self, op: usize) {
+    fn end(&mut self, op: OpIndex) {
         let ended = self.operations.end(op);
         debug_assert!(!matches!(ended.progress, Progress::Waiting | Progress::Voting(_)));
         if let Some(round) = ended.progress.round() {
@@ -841,7 +843,7 @@ impl Engine {
     }
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
-    fn send_to_all(&mut self, now: Moment, round: usize) {
+    fn send_to_all(&mut self, now: Moment, round: RoundId) {
         let kind = self.rounds[round].kind;
         let mut ready = self.cleanup.allowed(self.nodes.in_time(), kind);
         let others = NodeSet::all(self.nodes.len()).without(ready);
@@ -870,7 +872,7 @@ impl Engine {
 
     /// Queues the round's command for these nodes to be sent next.
     #[inline(always)]
-    fn send(&mut self, nodes: NodeSet, round: usize) {
+    fn send(&mut self, nodes: NodeSet, round: RoundId) {
         if nodes.is_empty() {
             return;
         }
@@ -885,19 +887,19 @@ impl Engine {
     }
 
     /// Records a node's vote, once (R3).
-    fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+    fn record(&mut self, now: Moment, round: RoundId, node: usize, outcome: NodeOutcome) {
         self.rounds.record(now, &mut self.nodes, round, node, outcome);
     }
 
     /// Records a vote and acts if it decides the round.
     #[inline]
-    fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+    fn vote(&mut self, now: Moment, round: RoundId, node: usize, outcome: NodeOutcome) {
         let decision = self.rounds.vote(now, &mut self.nodes, round, node, outcome);
         self.follow_decision(now, decision);
     }
 
     /// Acts as soon as the outcome is inevitable, either way (R4).
-    fn judge(&mut self, now: Moment, round: usize) {
+    fn judge(&mut self, now: Moment, round: RoundId) {
         let decision = self.rounds.judge(now, &mut self.nodes, round);
         self.follow_decision(now, decision);
     }

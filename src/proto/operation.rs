@@ -1,6 +1,7 @@
 //! The operations in flight: their ids, their timers, their leases, and the results that were not
 //! taken yet.
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,20 +71,20 @@ const _: () = assert!(size_of::<Operation>() <= 128);
 pub(crate) enum Progress {
     /// Between two rounds, or in a queue.
     Waiting,
-    Voting(usize),
+    Voting(RoundId),
     /// This round was won; its validity is not proved yet.
-    Won(usize),
-    Failed(Failure, Option<usize>),
+    Won(RoundId),
+    Failed(Failure, Option<RoundId>),
     /// Nothing was sent; the task has the reason.
     Refused,
     /// A kept lock is lost, maybe during this round.
-    Lost(LossCause, Option<usize>),
+    Lost(LossCause, Option<RoundId>),
 }
 
 impl Progress {
     /// The round that the operation still owns.
     #[inline]
-    pub(super) fn round(self) -> Option<usize> {
+    pub(super) fn round(self) -> Option<RoundId> {
         match self {
             Progress::Voting(round) | Progress::Won(round) => Some(round),
             Progress::Failed(_, round) | Progress::Lost(_, round) => round,
@@ -100,7 +101,7 @@ pub struct Operations {
     instance: u64,
     timers: Timers,
     /// The operations whose results were not taken yet.
-    ended: VecDeque<usize>,
+    ended: VecDeque<OpIndex>,
     /// The leases of extensions and of kept locks.
     pub(super) leases: Slab<Lease>,
     /// Releases that are still to be judged, and until when their locks are valid. Each is an
@@ -124,7 +125,7 @@ impl Operations {
     pub fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
         let is_acquisition =
             |(_, op): &(usize, &Operation)| matches!(op.task, Task::Acquire { .. });
-        self.open.iter().filter(is_acquisition).map(|(op, _)| self.id_of(op))
+        self.open.iter().filter(is_acquisition).map(|(op, _)| self.id_of(OpIndex(op)))
     }
 
     /// Whether there are results to take.
@@ -135,20 +136,21 @@ impl Operations {
 
     /// Whether the operation has ended and its result was not taken yet.
     pub fn is_done(&self, id: OpId) -> bool {
-        let is_concluded =
-            |op: usize| !matches!(self.open[op].progress, Progress::Waiting | Progress::Voting(_));
+        let is_concluded = |op: OpIndex| {
+            !matches!(self.open[op.0].progress, Progress::Waiting | Progress::Voting(_))
+        };
         self.lookup(id).is_some_and(is_concluded)
     }
 
     /// Whether the operation is a release. Its result does not depend on the time.
     pub fn is_release(&self, id: OpId) -> bool {
-        self.lookup(id).is_some_and(|op| self.open[op].is_release())
+        self.lookup(id).is_some_and(|op| self.open[op.0].is_release())
     }
 
     /// Same as [`is_release`](Operations::is_release), for the operation that
     /// [`poll_done`](super::Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
-        self.ended.front().map(|op| self.open[*op].is_release())
+        self.ended.front().map(|op| self.open[op.0].is_release())
     }
 
     /// Whether there are releases that were begun as
@@ -160,7 +162,7 @@ impl Operations {
 
     /// The lease of a lock that is kept, as of its last renewal.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        let is_kept = |op: &usize| matches!(self.open[*op].task, Task::Keep { .. });
+        let is_kept = |op: &OpIndex| matches!(self.open[op.0].task, Task::Keep { .. });
         self.lookup(id).filter(is_kept).and_then(|op| self.lease_of(op))
     }
 }
@@ -171,19 +173,19 @@ impl Operation {
     }
 }
 
-impl Index<usize> for Operations {
+impl Index<OpIndex> for Operations {
     type Output = Operation;
 
     #[inline(always)]
-    fn index(&self, op: usize) -> &Operation {
-        &self.open[op]
+    fn index(&self, op: OpIndex) -> &Operation {
+        &self.open[op.0]
     }
 }
 
-impl IndexMut<usize> for Operations {
+impl IndexMut<OpIndex> for Operations {
     #[inline(always)]
-    fn index_mut(&mut self, op: usize) -> &mut Operation {
-        &mut self.open[op]
+    fn index_mut(&mut self, op: OpIndex) -> &mut Operation {
+        &mut self.open[op.0]
     }
 }
 
@@ -207,52 +209,52 @@ impl Operations {
     }
 
     #[inline(always)]
-    pub(super) fn start(&mut self, task: Task, progress: Progress) -> usize {
+    pub(super) fn start(&mut self, task: Task, progress: Progress) -> OpIndex {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        self.open.insert(Operation { generation, task, progress, timer: None })
+        OpIndex(self.open.insert(Operation { generation, task, progress, timer: None }))
     }
 
     #[inline]
-    pub(super) fn id_of(&self, op: usize) -> OpId {
-        let generation = self.open[op].generation;
-        OpId { slot: op as u32, generation, instance: self.instance }
+    pub(super) fn id_of(&self, op: OpIndex) -> OpId {
+        let generation = self.open[op.0].generation;
+        OpId { slot: op.0 as u32, generation, instance: self.instance }
     }
 
     #[inline]
-    pub(super) fn lookup(&self, id: OpId) -> Option<usize> {
+    pub(super) fn lookup(&self, id: OpId) -> Option<OpIndex> {
         let op = id.slot as usize;
         let is_known = self.open.get(op)?.generation == id.generation;
-        (is_known && id.instance == self.instance).then_some(op)
+        (is_known && id.instance == self.instance).then_some(OpIndex(op))
     }
 
     /// Forgets an operation whose result was taken.
     #[inline(always)]
-    pub(super) fn end(&mut self, op: usize) -> Operation {
-        self.open.remove(op)
+    pub(super) fn end(&mut self, op: OpIndex) -> Operation {
+        self.open.remove(op.0)
     }
 
     /// Forgets an operation, and its result if there is one.
-    pub(super) fn cancel(&mut self, op: usize) {
+    pub(super) fn cancel(&mut self, op: OpIndex) {
         self.clear_timer(op);
         self.ended.retain(|ended| *ended != op);
-        self.open.remove(op);
+        self.open.remove(op.0);
     }
 }
 
 /// Leases.
 impl Operations {
     /// The lease that is extended or kept.
-    pub(super) fn lease_of(&self, op: usize) -> Option<&Lease> {
-        match self.open[op].task {
+    pub(super) fn lease_of(&self, op: OpIndex) -> Option<&Lease> {
+        match self.open[op.0].task {
             Task::Extend { lease, .. } | Task::Keep { lease, .. } => Some(&self.leases[lease]),
             Task::Acquire { .. } | Task::Release { .. } | Task::Inspect { .. } => None,
         }
     }
 
     /// A lock that is kept, with its lease.
-    pub(super) fn keep_of(&mut self, op: usize) -> (usize, &mut Keep) {
-        match &mut self.open[op].task {
+    pub(super) fn keep_of(&mut self, op: OpIndex) -> (usize, &mut Keep) {
+        match &mut self.open[op.0].task {
             Task::Keep { lease, keep } => (*lease, keep),
             _ => unreachable!("called for kept locks only"),
         }
@@ -261,28 +263,28 @@ impl Operations {
 
 /// Timers.
 impl Operations {
-    pub(super) fn set_timer(&mut self, op: usize, at: Moment) {
+    pub(super) fn set_timer(&mut self, op: OpIndex, at: Moment) {
         self.clear_timer(op);
-        self.open[op].timer = Some(at);
+        self.open[op.0].timer = Some(at);
         self.timers.set(at, self.id_of(op));
     }
 
     /// Its round is over, and it waits until then.
-    pub(super) fn wait_until(&mut self, op: usize, at: Moment) {
-        self.open[op].progress = Progress::Waiting;
+    pub(super) fn wait_until(&mut self, op: OpIndex, at: Moment) {
+        self.open[op.0].progress = Progress::Waiting;
         self.set_timer(op, at);
     }
 
     /// Sets the timer of an operation, unless it fires before.
-    pub(super) fn hasten(&mut self, op: usize, at: Moment) {
-        if self.open[op].timer.is_none_or(|due| at < due) {
+    pub(super) fn hasten(&mut self, op: OpIndex, at: Moment) {
+        if self.open[op.0].timer.is_none_or(|due| at < due) {
             self.set_timer(op, at);
         }
     }
 
     #[inline]
-    fn clear_timer(&mut self, op: usize) {
-        if self.open[op].timer.take().is_some() {
+    fn clear_timer(&mut self, op: OpIndex) {
+        if self.open[op.0].timer.take().is_some() {
             let open = &self.open;
             self.timers.clear_one(|at, id| is_timer(open, at, id));
         }
@@ -302,11 +304,11 @@ impl Operations {
 
     /// Takes the next operation whose timer has fired.
     #[inline]
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<usize> {
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<OpIndex> {
         let open = &self.open;
         let id = self.timers.take_due(now, |at, id| is_timer(open, at, id))?;
         let op = self.lookup(id)?;
-        self.open[op].timer = None;
+        self.open[op.0].timer = None;
         Some(op)
     }
 }
@@ -315,21 +317,21 @@ impl Operations {
 impl Operations {
     /// Puts an operation with a known outcome into the queue of results.
     #[inline(always)]
-    pub(super) fn conclude(&mut self, op: usize, progress: Progress) {
+    pub(super) fn conclude(&mut self, op: OpIndex, progress: Progress) {
         self.clear_timer(op);
-        self.open[op].progress = progress;
+        self.open[op.0].progress = progress;
         self.ended.push_back(op);
     }
 
     /// Takes the operation that ended first.
     #[inline]
-    pub(super) fn pop_ended(&mut self) -> Option<usize> {
+    pub(super) fn pop_ended(&mut self) -> Option<OpIndex> {
         self.ended.pop_front()
     }
 
     /// Takes this operation, if it has ended.
     #[inline(always)]
-    pub(super) fn take_ended(&mut self, id: OpId) -> Option<usize> {
+    pub(super) fn take_ended(&mut self, id: OpId) -> Option<OpIndex> {
         let op = self.lookup(id)?;
         if self.ended.front() == Some(&op) {
             self.ended.pop_front();
@@ -354,7 +356,7 @@ impl Operations {
     pub(super) fn judge_releases(&mut self, now: Moment) {
         while let Some((id, deadline)) = self.unjudged.pop() {
             if let Some(op) = self.lookup(id) {
-                if let Task::Release { was_valid } = &mut self.open[op].task {
+                if let Task::Release { was_valid } = &mut self.open[op.0].task {
                     *was_valid = validity::is_valid(deadline, now);
                 }
             }
@@ -365,36 +367,36 @@ impl Operations {
 /// Acquisitions.
 impl Operations {
     /// What an acquisition remembers.
-    pub(super) fn last_of(&self, op: usize) -> Option<&Last> {
-        match &self.open[op].task {
+    pub(super) fn last_of(&self, op: OpIndex) -> Option<&Last> {
+        match &self.open[op.0].task {
             Task::Acquire { last, .. } => last.as_deref(),
             _ => None,
         }
     }
 
     /// It waits before its first round.
-    pub(super) fn remember(&mut self, op: usize, key: &Key) {
-        if let Task::Acquire { last, .. } = &mut self.open[op].task {
+    pub(super) fn remember(&mut self, op: OpIndex, key: &Key) {
+        if let Task::Acquire { last, .. } = &mut self.open[op.0].task {
             last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
         }
     }
 
     /// A node has said to this inspection what it has.
     #[cold]
-    pub(super) fn note_said(&mut self, op: Option<usize>, node: usize, said: Said) {
-        if let Some(Task::Inspect { found }) = op.map(|op| &mut self.open[op].task) {
+    pub(super) fn note_said(&mut self, op: Option<OpIndex>, node: usize, said: Said) {
+        if let Some(Task::Inspect { found }) = op.map(|op| &mut self[op].task) {
             found[node] = Some(said);
         }
     }
 
     /// Whether it is an acquisition with patience.
-    pub(super) fn is_patient(&self, op: usize) -> bool {
-        matches!(self.open[op].task, Task::Acquire { patience: Patience::Until(_), .. })
+    pub(super) fn is_patient(&self, op: OpIndex) -> bool {
+        matches!(self.open[op.0].task, Task::Acquire { patience: Patience::Until(_), .. })
     }
 
     /// How many rounds an acquisition has had, and whether its patience lasts.
-    pub(super) fn tries_of(&self, op: usize, now: Moment) -> Option<(u32, bool)> {
-        match self.open[op].task {
+    pub(super) fn tries_of(&self, op: OpIndex, now: Moment) -> Option<(u32, bool)> {
+        match self.open[op.0].task {
             Task::Acquire { attempts, patience: Patience::OneRound, .. } => Some((attempts, true)),
             Task::Acquire { attempts, patience: Patience::Until(give_up_at), .. } => {
                 Some((attempts, now < give_up_at))
@@ -404,9 +406,9 @@ impl Operations {
     }
 
     /// An acquisition that is in flight and has patience, and how much.
-    pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
+    pub(super) fn patience_of(&self, id: OpId) -> Option<(OpIndex, Moment)> {
         let op = self.lookup(id)?;
-        match self.open[op].task {
+        match self.open[op.0].task {
             Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
             _ => None,
         }

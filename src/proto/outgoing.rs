@@ -2,6 +2,7 @@
 
 use super::command::Tell;
 use super::request::{Question, WaitCommand};
+use crate::proto::index::RoundId;
 use crate::quorum::NodeSet;
 
 /// What is to be sent, or done with a connection.
@@ -12,10 +13,10 @@ pub(crate) enum Outgoing {
     Close(usize),
     Ask(NodeSet, Question),
     Kill(usize, i64),
-    Round(NodeSet, usize),
-    Raise(NodeSet, usize),
+    Round(NodeSet, RoundId),
+    Raise(NodeSet, RoundId),
     /// The release of this round at a gate, and what becomes of the queue.
-    HandOn(usize, usize, Tell),
+    HandOn(usize, RoundId, Tell),
     Wait(usize, WaitCommand),
 }
 
@@ -25,7 +26,7 @@ const _: () = assert!(size_of::<Outgoing>() <= 24);
 impl Outgoing {
     /// Withdraws what it has for this node. Returns whether anything is left, and the round that
     /// has lost a command.
-    pub(super) fn withdraw(&mut self, node: usize) -> (bool, Option<usize>) {
+    pub(super) fn withdraw(&mut self, node: usize) -> (bool, Option<RoundId>) {
         match self {
             Outgoing::Connect(other)
             | Outgoing::Beside(other)

@@ -11,6 +11,7 @@ use super::{Engine, Lease, NodeSet};
 use crate::config::Heal;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+use crate::proto::index::{OpIndex, RoundId};
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -106,7 +107,7 @@ impl Engine {
         self.rounds.take_back_unsent(&mut self.nodes, token);
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
         // What an engine that adopts the lease cannot know.
-        let may_set = |round: usize| self.rounds.may_set(round, token);
+        let may_set = |round: RoundId| self.rounds.may_set(round, token);
         let known = |at| self.cleanup.doubt(now, at, token, may_set);
         for known in self.nodes.iter().filter_map(known) {
             match doubts.iter_mut().find(|doubt| doubt.node == known.node) {
@@ -128,7 +129,7 @@ impl Engine {
         }
     }
 
-    fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
+    fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<OpIndex>) -> RoundId {
         let by_value = (lease.engine == NO_ENGINE).then_some(lease.claim.token);
         let lease = self.adopt(now, lease);
         if lease.started != Moment::START {
@@ -185,8 +186,8 @@ impl Engine {
         now: Moment,
         Held { claim, started, sent, was_granted }: Held,
         hand: Hand,
-        owner: Option<usize>,
-    ) -> usize {
+        owner: Option<OpIndex>,
+    ) -> RoundId {
         let token = claim.token;
         if self.cleanup.may_owe() {
             self.cleanup.wake(now, &mut self.nodes, sent, (&claim.key, token));

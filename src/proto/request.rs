@@ -3,20 +3,21 @@
 use super::command::{ReleaseWith, Section, Shape, Step as Stride};
 use super::kind::Lost;
 use crate::moment::Moment;
+use crate::proto::index::RoundId;
 
 /// What a reply answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request {
     About(Question),
-    Round(usize, Shape),
+    Round(RoundId, Shape),
     /// The same, with a trial of the commands of this kind of lock before it.
-    Trialled(usize, Shape),
+    Trialled(RoundId, Shape),
     /// A fenced round's raise.
-    Raise(usize),
+    Raise(RoundId),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// The release of this round at a gate.
-    HandOn(usize),
+    HandOn(RoundId),
     Wait(WaitCommand),
 }
 
@@ -25,7 +26,7 @@ const _: () = assert!(size_of::<Request>() <= 16);
 
 impl Request {
     /// The round whose command it is.
-    pub(super) fn round(self) -> Option<usize> {
+    pub(super) fn round(self) -> Option<RoundId> {
         match self {
             Request::Round(round, _) | Request::Trialled(round, _) => Some(round),
             _ => None,
@@ -47,7 +48,7 @@ impl Request {
     }
 
     /// The round that loses it with the connection, and what it loses.
-    pub(super) fn lost(self) -> Option<(usize, Lost)> {
+    pub(super) fn lost(self) -> Option<(RoundId, Lost)> {
         match self {
             Request::Round(round, _) | Request::Trialled(round, _) => Some((round, Lost::Sent)),
             Request::HandOn(round) => Some((round, Lost::Sent)),

@@ -6,6 +6,7 @@
 
 mod debts;
 
+use crate::proto::index::RoundId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -293,7 +294,7 @@ impl Cleanup {
         now: Moment,
         at: &Node,
         token: LockToken,
-        may_set: impl Fn(usize) -> bool,
+        may_set: impl Fn(RoundId) -> bool,
     ) -> Option<Doubt> {
         let is_open = at.pipeline.rounds().any(may_set);
         let origins = if is_open { self.here(now, at).origins() } else { Origins::default() };
@@ -366,9 +367,10 @@ mod tests {
     #[test]
     fn lost_set_is_in_doubt_before_its_loss_is_handled() {
         let (cleanup, mut nodes) = scene(one_node());
-        let doubt = |nodes: &Nodes| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == 7);
+        let doubt =
+            |nodes: &Nodes| cleanup.doubt(NOW, &nodes[0], token(0), |round| round == RoundId(7));
         assert!(doubt(&nodes).is_none());
-        nodes[0].pipeline.sent(Request::Round(7, Shape::Vote), NOW);
+        nodes[0].pipeline.sent(Request::Round(RoundId(7), Shape::Vote), NOW);
         assert!(doubt(&nodes).is_some());
         nodes[0].pipeline.lose(Vec::new());
         assert!(doubt(&nodes).is_some_and(|doubt| !doubt.origins.is_empty()));

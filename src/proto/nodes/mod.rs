@@ -2,6 +2,7 @@
 
 mod node;
 
+use crate::proto::index::RoundId;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -222,7 +223,7 @@ impl Nodes {
     }
 
     /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
-    fn withdraw(&mut self, node: usize) -> Vec<usize> {
+    fn withdraw(&mut self, node: usize) -> Vec<RoundId> {
         let mut unsent = Vec::new();
         self.outbox.retain_mut(|outgoing| {
             let (is_left, lost) = outgoing.withdraw(node);
@@ -410,7 +411,7 @@ impl Nodes {
     pub(super) fn tried_alike(
         &mut self,
         nodes: NodeSet,
-        round: usize,
+        round: RoundId,
         trial: Trial,
     ) -> (NodeSet, Option<Trial>) {
         let able = nodes.and(self.trials.able(trial));
@@ -426,7 +427,11 @@ impl Nodes {
 
     /// Splits `nodes` by release command: returns one group and its command, and puts the others
     /// back at the front of the queue. So the release keeps its place on their connections (R10).
-    pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
+    pub(super) fn release_alike(
+        &mut self,
+        nodes: NodeSet,
+        round: RoundId,
+    ) -> (NodeSet, ReleaseWith) {
         let mut native = self.native.iter().map(|(able, with)| (nodes.and(*able), *with));
         let alike = native.find(|(alike, _)| !alike.is_empty());
         let (alike, with) = alike.unwrap_or((nodes, ReleaseWith::Script));

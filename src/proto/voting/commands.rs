@@ -3,6 +3,7 @@
 
 use super::Voting;
 use crate::moment::Moment;
+use crate::proto::index::RoundId;
 use crate::proto::kind::{Claim, Left, Lost};
 use crate::proto::nodes::Nodes;
 use crate::proto::outgoing::Outgoing;
@@ -11,7 +12,7 @@ use crate::token::LockToken;
 impl Voting {
     /// The round's command waits until the node can take it.
     #[inline]
-    pub(crate) fn wait(&mut self, nodes: &mut Nodes, round: usize, node: usize) {
+    pub(crate) fn wait(&mut self, nodes: &mut Nodes, round: RoundId, node: usize) {
         self.note_waiting(round, node);
         nodes[node].pipeline.wait(round);
     }
@@ -28,7 +29,7 @@ impl Voting {
         let mut was_set = false;
         // Each iteration takes one of them out of the queue.
         loop {
-            let is_it = |round: &usize| {
+            let is_it = |round: &RoundId| {
                 self[*round].kind.is_about_holding() && self.claim(*round).token == token
             };
             let Some(round) = nodes[node].pipeline.retract(is_it) else {
@@ -55,13 +56,13 @@ impl Voting {
     }
 
     /// Whether a command of this round may set the key with this token.
-    pub(crate) fn may_set(&self, round: usize, token: LockToken) -> bool {
+    pub(crate) fn may_set(&self, round: RoundId, token: LockToken) -> bool {
         self.claim(round).token == token && self[round].kind.may_create()
     }
 
     /// What a command of the round leaves that was lost in this way: for which lock, and when its
     /// key has certainly expired, if that is known.
-    pub(crate) fn left(&self, round: usize, lost: Lost) -> (&Claim, Option<Moment>, Left) {
+    pub(crate) fn left(&self, round: RoundId, lost: Lost) -> (&Claim, Option<Moment>, Left) {
         let it = &self[round];
         (self.claim(round), it.expires, it.kind.left(lost))
     }

@@ -4,6 +4,7 @@
 //! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
 //! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::{Decision, Voting};
@@ -67,36 +68,36 @@ struct Stamping {
 
 impl Fences {
     /// A fenced round has started.
-    fn start(&mut self, round: usize, key: &Key, is_unsent: bool) {
-        if self.slots.len() <= round {
-            self.slots.resize_with(round + 1, Fence::default);
+    fn start(&mut self, round: RoundId, key: &Key, is_unsent: bool) {
+        if self.slots.len() <= round.0 {
+            self.slots.resize_with(round.0 + 1, Fence::default);
         }
         let bucket = fencing::bucket(key.as_bytes());
-        self.slots[round] = Fence { bucket, proposal: 0, is_unsent, stamping: None };
+        self.slots[round.0] = Fence { bucket, proposal: 0, is_unsent, stamping: None };
     }
 
     /// Draws the round's proposal (F6): the masters' time, and more than before, so that the next
     /// counter need not grow beyond it. If the masters would cut what is more than before, their
     /// clocks were set back, and it is their time.
-    fn propose(&mut self, round: usize, time: u64) -> u64 {
+    fn propose(&mut self, round: RoundId, time: u64) -> u64 {
         let next = self.proposal + 1;
         let is_near = next < time.saturating_add(NEAR_MICROS);
         let proposal = if is_near { next.max(time) } else { time };
         let is_number = FencingToken::checked(proposal).is_some();
         let proposal = if time >= PROPOSAL_MIN && is_number { proposal } else { 0 };
         self.proposal = proposal;
-        self.slots[round].proposal = proposal;
+        self.slots[round.0].proposal = proposal;
         proposal
     }
 
-    fn fixed(&self, round: usize) -> Option<u64> {
-        self.slots[round].stamping.as_ref()?.fixed
+    fn fixed(&self, round: RoundId) -> Option<u64> {
+        self.slots[round.0].stamping.as_ref()?.fixed
     }
 
     /// Other locks are in the way of near numbers. Returns whether they have been for longer than
     /// `longest`: then what is in the way was forgotten.
-    fn is_obstructed_for(&mut self, now: Moment, round: usize, longest: Duration) -> bool {
-        let bucket = self.slots[round].bucket;
+    fn is_obstructed_for(&mut self, now: Moment, round: RoundId, longest: Duration) -> bool {
+        let bucket = self.slots[round.0].bucket;
         if let Some((_, since)) = self.obstructed.iter().find(|(of, _)| *of == bucket) {
             return now.since(*since) > longest;
         }
@@ -109,38 +110,39 @@ impl Fences {
 
     /// A lock was granted in the bucket of this round.
     #[cold]
-    fn forget_obstructed(&mut self, round: usize) {
-        let bucket = self.slots[round].bucket;
+    fn forget_obstructed(&mut self, round: RoundId) {
+        let bucket = self.slots[round.0].bucket;
         self.obstructed.retain(|(of, _)| *of != bucket);
     }
 
     /// The node has raised its counter to the round's number: that is not below it, and the node's
     /// own grant was not above.
-    pub(crate) fn note_raised(&mut self, round: usize, node: usize) {
-        if let (Some(fixed), Some(stamping)) = (self.fixed(round), &mut self.slots[round].stamping)
+    pub(crate) fn note_raised(&mut self, round: RoundId, node: usize) {
+        if let (Some(fixed), Some(stamping)) =
+            (self.fixed(round), &mut self.slots[round.0].stamping)
         {
             stamping.numbers[node] = fixed;
         }
     }
 
     /// The number that the node has given.
-    fn number_of(&self, round: usize, node: usize) -> u64 {
-        let fence = &self.slots[round];
+    fn number_of(&self, round: RoundId, node: usize) -> u64 {
+        let fence = &self.slots[round.0];
         fence.stamping.as_ref().map_or(fence.proposal, |stamping| stamping.numbers[node])
     }
 
     /// The number of a round that was won.
-    pub(crate) fn token(&mut self, round: usize) -> FencingToken {
+    pub(crate) fn token(&mut self, round: RoundId) -> FencingToken {
         if !self.obstructed.is_empty() {
             self.forget_obstructed(round);
         }
-        let number = self.fixed(round).unwrap_or(self.slots[round].proposal);
+        let number = self.fixed(round).unwrap_or(self.slots[round.0].proposal);
         FencingToken::checked(number).expect("no other number is counted")
     }
 
     /// The counter, and the proposal.
-    pub(crate) fn asked<'a>(&self, round: usize, key: &'a Key) -> (Counter<'a>, u64) {
-        let Fence { bucket, proposal, .. } = self.slots[round];
+    pub(crate) fn asked<'a>(&self, round: RoundId, key: &'a Key) -> (Counter<'a>, u64) {
+        let Fence { bucket, proposal, .. } = self.slots[round.0];
         (Counter { key: key.as_bytes(), bucket }, proposal)
     }
 }
@@ -154,12 +156,12 @@ impl Voting {
         now: Moment,
         nodes: &mut Nodes,
         claim: Claim,
-        op: usize,
-    ) -> usize {
+        op: OpIndex,
+    ) -> RoundId {
         nodes.look_at_clocks(now);
         let round = self.start(now, Kind::AcquireFenced, claim, Some(op));
         let is_unsent = nodes.open().is_empty();
-        self.fences.start(round, &self.claims[round].key, is_unsent);
+        self.fences.start(round, &self.claims[round.0].key, is_unsent);
         self.propose(now, nodes, round);
         round
     }
@@ -167,13 +169,13 @@ impl Voting {
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Nodes, round: usize) {
-        if std::mem::take(&mut self.fences.slots[round].is_unsent) {
+    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Nodes, round: RoundId) {
+        if std::mem::take(&mut self.fences.slots[round.0].is_unsent) {
             self.propose(now, nodes, round);
         }
     }
 
-    fn propose(&mut self, now: Moment, nodes: &Nodes, round: usize) {
+    fn propose(&mut self, now: Moment, nodes: &Nodes, round: RoundId) {
         let time = nodes.time(now);
         let proposal = time.map_or(0, |time| self.fences.propose(round, time));
         // Without one, 1 is a number like any other.
@@ -182,10 +184,10 @@ impl Voting {
 
     /// A node has granted, and has said which number its counter has.
     #[cold]
-    pub(crate) fn note_number(&mut self, round: usize, node: usize, said: u64) {
+    pub(crate) fn note_number(&mut self, round: RoundId, node: usize, said: u64) {
         let (count, is_decided) = (self.config.nodes(), self[round].decided);
         let is_usual = self[round].grant.is_some();
-        let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
+        let Fence { proposal, stamping, .. } = &mut self.fences.slots[round.0];
         let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
         if stamping.is_none() && number == *proposal && is_usual {
             return;
@@ -209,7 +211,7 @@ impl Voting {
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
-        round: usize,
+        round: RoundId,
         node: usize,
     ) -> Option<Decision> {
         let voted = &self[round];
@@ -234,7 +236,7 @@ impl Voting {
     }
 
     /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
-    fn put_aside(&mut self, now: Moment, nodes: &mut Nodes, round: usize) -> bool {
+    fn put_aside(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId) -> bool {
         let voted = &self[round];
         let mut far = NodeSet::EMPTY;
         for node in voted.granted.iter() {
@@ -242,7 +244,7 @@ impl Voting {
                 far.insert(node);
             }
         }
-        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+        let Some(stamping) = &mut self.fences.slots[round.0].stamping else {
             return false;
         };
         if far.is_empty() || stamping.is_last || stamping.fixed.is_some() {
@@ -268,16 +270,16 @@ impl Voting {
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
-        round: usize,
+        round: RoundId,
     ) -> Option<Decision> {
         self.put_aside(now, nodes, round);
         let voted = &self[round];
         let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
-        let aside = self.fences.slots[round].stamping.as_ref().map(|stamping| stamping.aside);
+        let aside = self.fences.slots[round.0].stamping.as_ref().map(|stamping| stamping.aside);
         let aside = aside.filter(|aside| !aside.is_empty() && *aside == undecided)?;
         let may_come =
             tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
-        let stamping = self.fences.slots[round].stamping.as_mut()?;
+        let stamping = self.fences.slots[round.0].stamping.as_mut()?;
         if may_come {
             stamping.aside = NodeSet::EMPTY;
             for node in aside.iter() {
@@ -307,7 +309,7 @@ impl Voting {
         nodes: &mut Nodes,
         won: Decision,
     ) -> Option<Decision> {
-        match &self.fences.slots[won.round].stamping {
+        match &self.fences.slots[won.round.0].stamping {
             None => Some(won),
             Some(stamping) if stamping.fixed.is_some() => Some(won),
             Some(_) => self.fix(now, nodes, won),
@@ -321,7 +323,7 @@ impl Voting {
             return self.judge(now, nodes, round);
         }
         let granted = self[round].granted;
-        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+        let Some(stamping) = &mut self.fences.slots[round.0].stamping else {
             return Some(won);
         };
         let numbers = &stamping.numbers;
@@ -342,7 +344,7 @@ impl Voting {
 
     /// Has these nodes raise their counters to the lock's number. Each of them has granted less, on
     /// the connection that it still has (F9).
-    fn raise(&mut self, now: Moment, nodes: &mut Nodes, round: usize, those: NodeSet) {
+    fn raise(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId, those: NodeSet) {
         let started = self[round].started;
         let mut raised = those;
         for node in those.iter() {
@@ -363,7 +365,7 @@ impl Voting {
     }
 
     /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
-    pub(crate) fn is_raise_useless(&self, now: Moment, round: usize) -> bool {
+    pub(crate) fn is_raise_useless(&self, now: Moment, round: RoundId) -> bool {
         let voted = &self[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
         is_over || now >= voted.deadline
@@ -376,7 +378,7 @@ impl Voting {
         now: Moment,
         nodes: &mut Nodes,
         those: NodeSet,
-        round: usize,
+        round: RoundId,
     ) -> Option<Decision> {
         let mut decision = None;
         for node in those.iter() {
@@ -390,7 +392,7 @@ impl Voting {
     }
 
     /// The command that raises the counters to the lock's number.
-    pub(crate) fn raise_command(&self, round: usize) -> Command<'_> {
+    pub(crate) fn raise_command(&self, round: RoundId) -> Command<'_> {
         let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
         let number = self.fences.fixed(round).unwrap_or_default();
         let Claim { key, token, .. } = self.claim(round);

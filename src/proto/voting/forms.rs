@@ -2,6 +2,7 @@
 //! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
 //! refusals tell.
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::Voting;
@@ -32,9 +33,9 @@ impl Voting {
         &mut self,
         now: Moment,
         mut claim: Claim,
-        op: usize,
+        op: OpIndex,
         entropy: &mut dyn Entropy,
-    ) -> usize {
+    ) -> RoundId {
         if let Some((slots, None)) = claim.key.slot() {
             claim.key = claim.key.with_slot(Some(entropy.next_u64() as u32 % slots));
         }
@@ -47,7 +48,7 @@ impl Voting {
     /// it was not for a slot. `tries` are those so far, if another one may follow now.
     pub(crate) fn next_slot(
         &self,
-        round: usize,
+        round: RoundId,
         tries: Option<(u32, bool)>,
         entropy: &mut dyn Entropy,
     ) -> Option<(Key, bool)> {
@@ -63,7 +64,7 @@ impl Voting {
     }
 
     /// For how long a refused acquisition with patience holds readers off.
-    pub(crate) fn intent(&self, nodes: &Nodes, round: usize) -> Duration {
+    pub(crate) fn intent(&self, nodes: &Nodes, round: RoundId) -> Duration {
         if self.claim(round).key.row().refusal != Refusal::Sign {
             return Duration::ZERO;
         }
@@ -72,7 +73,7 @@ impl Voting {
     }
 
     /// Which resource of a set most nodes have named when they refused it.
-    pub(crate) fn held_of(&self, round: usize) -> Option<usize> {
+    pub(crate) fn held_of(&self, round: RoundId) -> Option<usize> {
         match self.claim(round).key.row().refusal {
             Refusal::HeldName => self.forms.named(round),
             _ => None,
@@ -80,7 +81,7 @@ impl Voting {
     }
 
     /// The error, with the resource that was held.
-    pub(crate) fn with_held(&self, error: LockError, round: usize) -> LockError {
+    pub(crate) fn with_held(&self, error: LockError, round: RoundId) -> LockError {
         let claim = self.claim(round);
         if self[round].kind != Kind::Take || claim.key.row().refusal != Refusal::HeldName {
             return error;

@@ -9,6 +9,7 @@ mod forms;
 mod refusals;
 mod rounds;
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::sync::Arc;
 
 use fence::Fences;
@@ -31,8 +32,8 @@ use crate::quorum::Verdict;
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
-    pub(super) op: usize,
-    pub(super) round: usize,
+    pub(super) op: OpIndex,
+    pub(super) round: RoundId,
     pub(super) verdict: Verdict,
 }
 
@@ -83,7 +84,7 @@ impl Voting {
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
-        round: usize,
+        round: RoundId,
         node: usize,
         outcome: NodeOutcome,
     ) {
@@ -99,7 +100,7 @@ impl Voting {
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
-        round: usize,
+        round: RoundId,
         node: usize,
         outcome: NodeOutcome,
     ) -> Option<Decision> {
@@ -112,7 +113,7 @@ impl Voting {
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
-        round: usize,
+        round: RoundId,
     ) -> Option<Decision> {
         let voted = &mut self[round];
         let (Some(op), false) = (voted.owner, voted.decided) else {
@@ -152,7 +153,7 @@ impl Voting {
         &self,
         now: Moment,
         nodes: &Nodes,
-        round: usize,
+        round: RoundId,
         was_valid: bool,
     ) -> Result<Released, LockError> {
         let tally = self[round].tally;
@@ -169,7 +170,7 @@ impl Voting {
     }
 
     /// What each node has said.
-    pub(super) fn reports(&self, now: Moment, nodes: &Nodes, round: usize) -> Vec<NodeReport> {
+    pub(super) fn reports(&self, now: Moment, nodes: &Nodes, round: RoundId) -> Vec<NodeReport> {
         let votes = nodes.iter().zip(self.votes(round));
         votes.map(|(node, vote)| node.report(now, vote)).collect()
     }
@@ -186,10 +187,10 @@ mod tests {
     use crate::validity::Ttl;
 
     const NOW: Moment = Moment::from_nanos(1_000_000_000);
-    const OP: usize = 5;
+    const OP: OpIndex = OpIndex(5);
 
     /// Five nodes, and a round of this kind for one operation.
-    fn round(kind: Kind) -> (Voting, Nodes, usize) {
+    fn round(kind: Kind) -> (Voting, Nodes, RoundId) {
         let urls = (1..=5).map(|port| format!("redis://127.0.0.1:{port}"));
         let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
         let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Nodes::new(config));

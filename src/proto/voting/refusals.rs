@@ -1,6 +1,7 @@
 //! What the nodes said when they refused what is not one plain key (K1, K8).
 
 use crate::proto::command::Reason;
+use crate::proto::index::RoundId;
 
 /// What the nodes said when they refused.
 #[derive(Default)]
@@ -10,21 +11,21 @@ pub(crate) struct Forms {
 }
 
 impl Forms {
-    pub(super) fn start(&mut self, round: usize) {
-        if self.said.len() <= round {
-            self.said.resize_with(round + 1, Vec::new);
+    pub(super) fn start(&mut self, round: RoundId) {
+        if self.said.len() <= round.0 {
+            self.said.resize_with(round.0 + 1, Vec::new);
         }
-        self.said[round].clear();
+        self.said[round.0].clear();
     }
 
     /// A node has said why it refuses.
-    pub(crate) fn note(&mut self, round: usize, reason: Reason) {
-        self.said[round].push(reason);
+    pub(crate) fn note(&mut self, round: RoundId, reason: Reason) {
+        self.said[round.0].push(reason);
     }
 
     /// Which of the resources most nodes have named.
-    pub(super) fn named(&self, round: usize) -> Option<usize> {
-        let said = self.said[round].iter().filter_map(|reason| match reason {
+    pub(super) fn named(&self, round: RoundId) -> Option<usize> {
+        let said = self.said[round.0].iter().filter_map(|reason| match reason {
             Reason::Held(index) => Some(*index),
             Reason::Free(_) => None,
         });
@@ -32,8 +33,8 @@ impl Forms {
     }
 
     /// The slots that most of those nodes that refused said to be free.
-    pub(super) fn free(&self, round: usize, slots: u32) -> Vec<u32> {
-        let said = &self.said[round];
+    pub(super) fn free(&self, round: RoundId, slots: u32) -> Vec<u32> {
+        let said = &self.said[round.0];
         let is_free = |slot: &u32| {
             let says =
                 |reason: &&Reason| matches!(reason, Reason::Free(free) if free.contains(*slot));

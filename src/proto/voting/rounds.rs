@@ -1,5 +1,6 @@
 //! The rounds that are open, with what they are about and the votes on them.
 
+use crate::proto::index::{OpIndex, RoundId};
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub(crate) struct Round {
     /// count.
     pub(crate) uncounted: NodeSet,
     /// The operation that waits for the votes, if any.
-    pub(crate) owner: Option<usize>,
+    pub(crate) owner: Option<OpIndex>,
     pub(crate) decided: bool,
     /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
     /// discarded.
@@ -50,19 +51,19 @@ pub(crate) struct Round {
     pub(crate) references: u32,
 }
 
-impl Index<usize> for Voting {
+impl Index<RoundId> for Voting {
     type Output = Round;
 
     #[inline(always)]
-    fn index(&self, round: usize) -> &Round {
-        &self.open[round]
+    fn index(&self, round: RoundId) -> &Round {
+        &self.open[round.0]
     }
 }
 
-impl IndexMut<usize> for Voting {
+impl IndexMut<RoundId> for Voting {
     #[inline(always)]
-    fn index_mut(&mut self, round: usize) -> &mut Round {
-        &mut self.open[round]
+    fn index_mut(&mut self, round: RoundId) -> &mut Round {
+        &mut self.open[round.0]
     }
 }
 
@@ -73,8 +74,8 @@ impl Voting {
         now: Moment,
         kind: Kind,
         claim: Claim,
-        owner: Option<usize>,
-    ) -> usize {
+        owner: Option<OpIndex>,
+    ) -> RoundId {
         let count = self.config.nodes();
         let deadline = match kind.is_release() {
             true => Moment::END,
@@ -104,22 +105,22 @@ impl Voting {
                 self.votes.extend((0..count).map(|_| Vote::PENDING));
             }
         }
-        round
+        RoundId(round)
     }
 
     /// The rounds about this token that an operation waits for.
-    pub(crate) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
+    pub(crate) fn undecided_about(&self, token: LockToken) -> Vec<RoundId> {
         let is_it = |(number, round): &(usize, &Round)| {
             let is_waited_for = round.owner.is_some() && !round.decided;
             let is_about = round.kind.is_about_holding() && self.claims[*number].token == token;
             is_waited_for && is_about
         };
-        self.open.iter().filter(is_it).map(|(number, _)| number).collect()
+        self.open.iter().filter(is_it).map(|(number, _)| RoundId(number)).collect()
     }
 
     /// The operation that waits for the vote of this node, if one does.
-    pub(crate) fn awaits(&self, round: usize, node: usize) -> Option<usize> {
-        self.open[round].owner.filter(|_| self.open[round].undecided.contains(node))
+    pub(crate) fn awaits(&self, round: RoundId, node: usize) -> Option<OpIndex> {
+        self.open[round.0].owner.filter(|_| self.open[round.0].undecided.contains(node))
     }
 
     /// How many rounds are open.
@@ -128,8 +129,8 @@ impl Voting {
     }
 
     #[inline]
-    pub(crate) fn claim(&self, round: usize) -> &Claim {
-        &self.claims[round]
+    pub(crate) fn claim(&self, round: RoundId) -> &Claim {
+        &self.claims[round.0]
     }
 
     /// Smoothed time from the start of a round to a quorum of answers, if any is known.
@@ -139,29 +140,29 @@ impl Voting {
 
     /// The round's command is sent to so many nodes.
     #[inline(always)]
-    pub(crate) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
-        let sent = &mut self.open[round];
+    pub(crate) fn note_sent(&mut self, round: RoundId, nodes: NodeSet, how_many: usize) {
+        let sent = &mut self.open[round.0];
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
     }
 
     /// The round's command has to wait for the node.
-    pub(crate) fn note_waiting(&mut self, round: usize, node: usize) {
+    pub(crate) fn note_waiting(&mut self, round: RoundId, node: usize) {
         self.note_sent(round, NodeSet::one(node), 1);
-        self.open[round].waited = true;
+        self.open[round.0].waited = true;
     }
 
-    pub(crate) fn dereference(&mut self, round: usize) {
-        let references = &mut self.open[round].references;
+    pub(crate) fn dereference(&mut self, round: RoundId) {
+        let references = &mut self.open[round.0].references;
         *references -= 1;
         if *references == 0 {
-            self.open.remove(round);
+            self.open.remove(round.0);
         }
     }
 
     /// Ends the owner's part. The round lives until the last late reply is in.
-    pub(crate) fn disown(&mut self, round: usize) {
-        if self.open[round].owner.take().is_some() {
+    pub(crate) fn disown(&mut self, round: RoundId) {
+        if self.open[round.0].owner.take().is_some() {
             self.dereference(round);
         }
     }
@@ -172,11 +173,11 @@ impl Voting {
     pub(crate) fn grant(
         &mut self,
         now: Moment,
-        round: usize,
+        round: RoundId,
         node: usize,
         grant: Grant,
     ) -> Option<(Vote, bool)> {
-        let voted = &mut self.open[round];
+        let voted = &mut self.open[round.0];
         let is_usual = Grant::is_same(voted.grant, Some(grant))
             && voted.undecided.without(voted.uncounted).contains(node);
         if !is_usual {
@@ -188,7 +189,7 @@ impl Voting {
         voted.references -= 1;
         if voted.owner.is_none() {
             if voted.references == 0 {
-                self.open.remove(round);
+                self.open.remove(round.0);
             }
             return Some((vote, false));
         }
@@ -200,7 +201,7 @@ impl Voting {
             smooth(&mut self.round_trip_nanos, since_start);
         }
         let is_decided = voted.tally.verdict() != Verdict::Pending && !voted.decided;
-        self.votes[round * self.config.nodes() + node] = vote;
+        self.votes[round.0 * self.config.nodes() + node] = vote;
         Some((vote, is_decided))
     }
 
@@ -209,11 +210,11 @@ impl Voting {
     pub(super) fn count_vote(
         &mut self,
         now: Moment,
-        round: usize,
+        round: RoundId,
         node: usize,
         outcome: NodeOutcome,
     ) -> Option<Vote> {
-        let voted = &mut self.open[round];
+        let voted = &mut self.open[round.0];
         if !voted.undecided.contains(node) {
             return None;
         }
@@ -236,14 +237,14 @@ impl Voting {
         if is_prompt && voted.tally.is_quorum_answered_just_now() {
             smooth(&mut self.round_trip_nanos, since_start);
         }
-        self.votes[round * self.config.nodes() + node] = vote;
+        self.votes[round.0 * self.config.nodes() + node] = vote;
         Some(vote)
     }
 
     /// These nodes have voted yes, and vote once more (F8). So the round takes more than one round
     /// trip.
-    pub(super) fn take_back(&mut self, round: usize, nodes: NodeSet) {
-        let voted = &mut self.open[round];
+    pub(super) fn take_back(&mut self, round: RoundId, nodes: NodeSet) {
+        let voted = &mut self.open[round.0];
         voted.tally.take_back_grants(nodes.len());
         voted.granted = voted.granted.without(nodes);
         voted.undecided.extend(nodes);
@@ -252,10 +253,10 @@ impl Voting {
 
     /// These nodes have voted yes, and their votes may count later; with them, `aside` of its votes
     /// are in that state. All of them are answers.
-    pub(super) fn set_aside(&mut self, now: Moment, round: usize, nodes: NodeSet, aside: usize) {
-        let waited = self.open[round].waited;
+    pub(super) fn set_aside(&mut self, now: Moment, round: RoundId, nodes: NodeSet, aside: usize) {
+        let waited = self.open[round.0].waited;
         self.take_back(round, nodes);
-        let voted = &mut self.open[round];
+        let voted = &mut self.open[round.0];
         voted.waited = waited;
         let answered = voted.tally.granted() + voted.tally.refused() + aside;
         let since_start = now.nanos_since(voted.started);
@@ -267,26 +268,26 @@ impl Voting {
     }
 
     /// The nodes where the lock is held, and whether others have granted it.
-    pub(crate) fn refused_by(&self, round: usize) -> (NodeSet, bool) {
+    pub(crate) fn refused_by(&self, round: RoundId) -> (NodeSet, bool) {
         let mut refused = NodeSet::EMPTY;
         let votes = self.votes(round).enumerate();
         let held = votes.filter(|(_, vote)| vote.outcome == NodeOutcome::Held);
         held.for_each(|(node, _)| refused.insert(node));
-        (refused, !self.open[round].granted.is_empty())
+        (refused, !self.open[round.0].granted.is_empty())
     }
 
     /// Why an acquisition fails whose patience ends during this round.
-    pub(crate) fn cut_off(&self, round: usize) -> Failure {
-        match self.open[round].tally.refused() {
+    pub(crate) fn cut_off(&self, round: RoundId) -> Failure {
+        match self.open[round.0].tally.refused() {
             0 => Failure::TimedOut,
             _ => Failure::Contended,
         }
     }
 
     /// The votes of all nodes in a round.
-    pub(crate) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
-        let (count, undecided) = (self.config.nodes(), self.open[round].undecided);
-        let votes = self.votes[round * count..].iter().take(count).enumerate();
+    pub(crate) fn votes(&self, round: RoundId) -> impl Iterator<Item = Vote> + '_ {
+        let (count, undecided) = (self.config.nodes(), self.open[round.0].undecided);
+        let votes = self.votes[round.0 * count..].iter().take(count).enumerate();
         votes.map(move |(node, vote)| if undecided.contains(node) { Vote::PENDING } else { *vote })
     }
 }

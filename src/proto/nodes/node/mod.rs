@@ -8,6 +8,7 @@ mod link;
 mod pipeline;
 mod suspicion;
 
+use crate::proto::index::RoundId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,7 +126,7 @@ impl Node {
         &mut self,
         now: Moment,
         outcome: NodeOutcome,
-        unsent: Vec<usize>,
+        unsent: Vec<RoundId>,
         random: u64,
     ) -> Moment {
         if let (Some(words), true) = (self.link.foreign.take(), is_of_peer(outcome)) {

@@ -1,6 +1,7 @@
 //! The commands that a node has not answered. The order of the replies decides what each answers,
 //! since RESP has no request ids.
 
+use crate::proto::index::RoundId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -39,10 +40,10 @@ pub(crate) struct Pipeline {
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
     late: usize,
     /// Rounds whose command waits for the connection, or for room in the socket.
-    queue: VecDeque<usize>,
+    queue: VecDeque<RoundId>,
     /// Commands lost with the last connection that were not handled yet. The node reconnects only
     /// after that.
-    lost: VecDeque<(usize, Lost)>,
+    lost: VecDeque<(RoundId, Lost)>,
     pub(super) last_reply_at: Moment,
     /// Whether replies read now may have waited in the socket for a long time.
     is_read_late: bool,
@@ -120,7 +121,7 @@ impl Pipeline {
 
     /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
     /// were not handed out, and those that waited for it.
-    pub(crate) fn lose(&mut self, unsent: Vec<usize>) {
+    pub(crate) fn lose(&mut self, unsent: Vec<RoundId>) {
         (self.late, self.others) = (0, 0);
         let sent = self.in_flight.take_all();
         let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
@@ -133,9 +134,9 @@ impl Pipeline {
     }
 
     /// The rounds whose command may run on the current connection, or ran on the last one.
-    pub(crate) fn rounds(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = RoundId> {
         let rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
-        let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
+        let may_have_run = |lost: &&(RoundId, Lost)| matches!(lost, (_, Lost::Sent));
         rounds.chain(self.lost.iter().filter(may_have_run).map(|(round, _)| *round))
     }
 
@@ -148,7 +149,7 @@ impl Pipeline {
 
     /// The round that the next reply answers, if it answers one, and when its command was sent.
     #[inline(always)]
-    pub(crate) fn next_round(&self) -> Option<(usize, Moment)> {
+    pub(crate) fn next_round(&self) -> Option<(RoundId, Moment)> {
         match self.in_flight.first() {
             Some(InFlight { request: Request::Round(round, _), sent_at }) => Some((round, sent_at)),
             _ => None,
@@ -200,7 +201,7 @@ impl Pipeline {
     }
 
     /// Whether the command of such a round waits for the connection.
-    pub(crate) fn waits_for_any(&self, is_it: impl Fn(usize) -> bool) -> bool {
+    pub(crate) fn waits_for_any(&self, is_it: impl Fn(RoundId) -> bool) -> bool {
         self.queue.iter().any(|round| is_it(*round))
     }
 
@@ -257,17 +258,17 @@ impl Pipeline {
     }
 
     /// A round's command has to wait for the connection, or for room in the socket.
-    pub(crate) fn wait(&mut self, round: usize) {
+    pub(crate) fn wait(&mut self, round: RoundId) {
         self.queue.push_back(round);
     }
 
     /// Takes the rounds whose commands waited.
-    pub(crate) fn take_waiting(&mut self) -> VecDeque<usize> {
+    pub(crate) fn take_waiting(&mut self) -> VecDeque<RoundId> {
         std::mem::take(&mut self.queue)
     }
 
     /// Withdraws a round whose command waits.
-    pub(crate) fn retract(&mut self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
+    pub(crate) fn retract(&mut self, is_it: impl Fn(&RoundId) -> bool) -> Option<RoundId> {
         // Usually the wanted one is near the end; when many fail at once, each is the first.
         let queue = &mut self.queue;
         let is_first = queue.front().is_some_and(&is_it);
@@ -337,7 +338,7 @@ impl Node {
     }
 
     /// The next command that was lost with the last connection, and how that ended.
-    pub(crate) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
+    pub(crate) fn next_lost(&mut self) -> Option<(RoundId, Lost, NodeOutcome)> {
         let (round, lost) = self.pipeline.lost.pop_front()?;
         Some((round, lost, self.link.last_failure()))
     }
