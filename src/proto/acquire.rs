@@ -187,11 +187,8 @@ impl Engine {
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: OpIndex, mut key: Key) {
-        if !key.is_plain() && !self.waits.visits.is_idle() {
-            if self.waits_first(now, op, &key) {
-                return;
-            }
-            key = self.waits.visits.asked_by(self.operations.id_of(op), key);
+        if !key.is_plain() && !self.waits.visits.is_idle() && self.waits_first(now, op, &mut key) {
+            return;
         }
         let Some(random) = self.entropy.token(now) else {
             // The next in the queue starts when this result is taken. Starting it here would
@@ -221,8 +218,8 @@ impl Engine {
     }
 
     /// Others come first, or a row of this lock has ended: the acquisition waits before its first
-    /// round. Returns whether it does.
-    fn waits_first(&mut self, now: Moment, op: OpIndex, key: &Key) -> bool {
+    /// round. Returns whether it does. If it has waited, the key is what it has waited for.
+    fn waits_first(&mut self, now: Moment, op: OpIndex, key: &mut Key) -> bool {
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
             self.operations[op].task
         else {
@@ -233,6 +230,8 @@ impl Engine {
         if waits {
             self.operations.remember(op, key);
             self.operations[op].progress = Progress::Waiting;
+        } else {
+            *key = self.waits.visits.asked_by(who.id, key.clone());
         }
         waits
     }
@@ -253,8 +252,10 @@ impl Engine {
             self.stats.count_failure(failure);
             return false;
         }
-        let next = slot.map(|(next, _)| next);
-        let next = next.unwrap_or_else(|| self.rounds.claim(round).key.clone());
+        let next = slot.map_or_else(|| self.rounds.claim(round).key.clone(), |(next, _)| next);
+        let id = self.operations.id_of(op);
+        // At once, it asks for what is free, wherever it waits.
+        let next = if is_at_once { next } else { self.waits.visits.asked_by(id, next) };
         let (failure, report) = self.report_in(op, round, failure);
         let kept = match next.row().line == Line::OneAsks {
             true => {
@@ -263,7 +264,6 @@ impl Engine {
             }
             false => Some(report),
         };
-        let id = self.operations.id_of(op);
         if let Task::Acquire { last, patience, attempts, .. } = &mut self.operations[op].task {
             if let Patience::Until(give_up_at) = *patience {
                 self.waits.pause(&next, Waiter { id, give_up_at }, *attempts);

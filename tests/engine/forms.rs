@@ -2740,6 +2740,20 @@ fn k9_slot_keeps_its_place_whichever_is_refused_next() {
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
 }
 
+/// K8, K9: one that waits for a slot takes another that is free.
+#[test]
+fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
+    let mut scenario = queueing();
+    standing(&mut scenario, slots(3));
+    scenario.pass(SECOND);
+    assert_eq!(asked_slot(&mut scenario), Some(0));
+    scenario.replies(ALL, free(&[1]));
+    assert_eq!(asked_slot(&mut scenario), Some(1));
+    scenario.replies(ALL, NO);
+    scenario.replies(ALL, YES);
+    assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{3}:1"));
+}
+
 /// K9: an engine has 64 such places at most, and 128 that wait at one; the others ask after delays.
 #[test]
 fn k9_places_and_members_are_limited() {
