@@ -2740,18 +2740,25 @@ fn k9_slot_keeps_its_place_whichever_is_refused_next() {
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
 }
 
-/// K8, K9: one that waits for a slot takes another that is free.
+/// K8, K9: one that waits for a slot takes another that is free. If it was told to take its own, it
+/// leaves that queue to the next.
 #[test]
 fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
-    let mut scenario = queueing();
-    standing(&mut scenario, slots(3));
-    scenario.pass(SECOND);
-    assert_eq!(asked_slot(&mut scenario), Some(0));
-    scenario.replies(ALL, free(&[1]));
-    assert_eq!(asked_slot(&mut scenario), Some(1));
-    scenario.replies(ALL, NO);
-    scenario.replies(ALL, YES);
-    assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{3}:1"));
+    for is_told in [false, true] {
+        let mut scenario = queueing();
+        let gate = standing(&mut scenario, slots(3));
+        match is_told {
+            true => scenario.tell(gate, "gs{3}:0"),
+            false => scenario.pass(SECOND),
+        }
+        assert_eq!(asked_slot(&mut scenario), Some(0));
+        scenario.replies(ALL, free(&[1]));
+        assert_eq!(asked_slot(&mut scenario), Some(1));
+        scenario.replies(ALL, NO);
+        scenario.replies(ALL, YES);
+        assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{3}:1"));
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    }
 }
 
 /// K9: an engine has 64 such places at most, and 128 that wait at one; the others ask after delays.

@@ -246,15 +246,17 @@ impl Visits {
     }
 
     /// The acquisition waits no longer. Returns whether the place is of no use now.
-    fn leave(&mut self, number: u32, who: (OpId, Line), got: Option<(LockToken, Moment)>) -> bool {
+    fn leave(&mut self, number: u32, who: (OpId, &Key), got: Option<(LockToken, Moment)>) -> bool {
         let Some(visit) = self.open.get_mut(&number) else {
             return false;
         };
-        visit.members.retain(|other| *other != who);
+        visit.members.retain(|(other, _)| *other != who.0);
         if got.is_some() {
             visit.in_vain = 0;
-            // Others may share it: they need not wait until it is released.
-            if visit.is_told && who.1 != Line::AllAsk {
+            let (line, is_told_slot) = (who.1.row().line, visit.key == who.1.undone());
+            // Others may share it, or take the slot that it was told of: they need not wait until
+            // it is released.
+            if visit.is_told && (line == Line::OneAsks || line == Line::EachAsks && is_told_slot) {
                 (visit.held, visit.is_told) = (got, false);
                 return false;
             }
@@ -431,7 +433,7 @@ impl WaitQueues {
         }?;
         let number = self.visits.number_of(&plain);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
-            if self.visits.leave(before, (id, line), None) {
+            if self.visits.leave(before, (id, key), None) {
                 self.move_on(cx, before);
             }
         }
@@ -713,7 +715,7 @@ impl WaitQueues {
         let Some(number) = self.visits.visit_of(id) else {
             return;
         };
-        if self.visits.leave(number, (id, key.row().line), got) {
+        if self.visits.leave(number, (id, key), got) {
             self.move_on(cx, number);
         }
     }
