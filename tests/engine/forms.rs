@@ -2334,6 +2334,18 @@ fn taken_over(scenario: &mut Scenario) -> Lease {
     lease
 }
 
+/// K9, K14: one that takes a lock over waits in no queue, neither before it asks nor after that.
+#[test]
+fn k9_take_over_waits_in_no_queue() {
+    let mut scenario = queueing();
+    standing(&mut scenario, own());
+    let from = first_token();
+    wait(&mut scenario, own().take_over(&from), 100 * SECOND);
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(ALL, NO);
+    assert!(matches!(scenario.drain()[..], [Acted::Release(..)]));
+}
+
 /// K14: what was taken over is an ordinary lock with this value.
 #[test]
 fn lock_that_was_taken_over_is_like_any_other() {

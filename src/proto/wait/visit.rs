@@ -458,7 +458,7 @@ impl WaitQueues {
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
         let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
-        if self.visits.visit_of(id).is_some() {
+        if key.row().queue == Queue::None || self.visits.visit_of(id).is_some() {
             return false;
         }
         let Some((plain, look)) = self.visits.before(cx.now, id, key) else {
