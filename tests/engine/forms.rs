@@ -72,6 +72,15 @@ fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 5] {
     ]
 }
 
+/// What frees each, where `p:` is the key prefix.
+const PREFIXED_FREES: [&str; 5] = [
+    "free p:a p:b",
+    "free share p:r p:r:intent",
+    "RELEASE p:r",
+    "RELEASE p:s{3}:0",
+    "free p:r p:r:as",
+];
+
 fn ready_with(configure: impl FnOnce(Builder) -> Builder) -> Scenario {
     Scenario::with(3, configure).all_ready()
 }
@@ -244,14 +253,7 @@ fn prefix_stands_before_every_key() {
         "take p:s{3}:0 p:s{3}:1 p:s{3}:2 at 0",
         "take p:r p:r:as",
     ];
-    let frees = [
-        "free p:a p:b",
-        "free share p:r p:r:intent",
-        "RELEASE p:r",
-        "RELEASE p:s{3}:0",
-        "free p:r p:r:as",
-    ];
-    for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(frees) {
+    for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(PREFIXED_FREES) {
         let resource = if take.contains(" at ") { slots(3) } else { held.clone() };
         let mut scenario = ready_with(|builder| builder.key_prefix("p:"));
         once(&mut scenario, resource);
@@ -933,8 +935,7 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
     assert_eq!(asked, [0, 1, 2]);
 }
 
-/// K9: one that is far back asks no sooner than those before it may have had their turn. One that
-/// has asked already is held up by no place.
+/// K9: one that is far back asks no sooner than those before it may have had their turn.
 #[test]
 fn k9_place_that_is_far_back_puts_the_first_question_off() {
     let at = |place: i64| Reply::Integer((place << 40) + 10_002);
@@ -948,6 +949,27 @@ fn k9_place_that_is_far_back_puts_the_first_question_off() {
         scenario.pass(stagger);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{place}");
     }
+}
+
+/// K9: one that has asked already is held up by no place.
+#[test]
+fn k9_place_that_is_far_back_puts_no_later_question_off() {
+    let asks_after = |place: i64| {
+        let mut scenario = queueing();
+        wait(&mut scenario, alone(), 100 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        follow(&mut scenario, acted, Reply::Integer((place << 40) + 10_002));
+        let mut after = 0;
+        while scenario.drain().is_empty() {
+            scenario.pass(MS);
+            after += 1;
+        }
+        after
+    };
+    assert_eq!(asks_after(500), asks_after(1));
 }
 
 /// K9: others that wait for one key of a set do not hide those that wait for another.
@@ -1622,12 +1644,13 @@ fn slots_that_are_all_held_are_asked_for_after_a_delay() {
     let mut scenario = Scenario::ready(3);
     wait(&mut scenario, slots(3), SECOND);
     scenario.drain();
+    assert!(refuse(&mut scenario, &[1]));
     assert!(!refuse(&mut scenario, &[]));
     scenario.take_said();
     scenario.pass(SECOND / 2);
-    assert_eq!(asked_slot(&mut scenario), Some(0));
+    assert_eq!(asked_slot(&mut scenario), Some(0), "not the last one again");
     scenario.replies(ALL, YES);
-    assert_eq!(scenario.acquired().unwrap().rounds(), 2);
+    assert_eq!(scenario.acquired().unwrap().rounds(), 3);
 }
 
 /// R9: nodes that fail say nothing of other slots.
@@ -2270,6 +2293,21 @@ fn each_form_is_handed_over() {
         taker.pass(SECOND);
         freed.extend(said(&mut taker));
         assert_eq!(freed, [forms()[i].2; 2]);
+    }
+}
+
+/// The engine that takes it puts its own prefix on, whatever the giver's was.
+#[test]
+fn each_form_that_is_handed_over_has_the_prefix_of_its_new_engine() {
+    for (giving, taking) in [("p:", "p:"), ("", "p:"), ("other:", "p:"), ("p:", "")] {
+        for ((resource, ..), free) in forms().into_iter().zip(PREFIXED_FREES) {
+            let mut giver = ready_with(|builder| builder.key_prefix(giving));
+            let mut taker = ready_with(|builder| builder.key_prefix(taking));
+            let mut lease = locked(&mut giver, resource);
+            giver.engine.let_go(giver.now, &mut lease);
+            taker.engine.abandon(taker.now, lease);
+            assert_eq!(said(&mut taker), [free.replace("p:", taking)], "{giving:?}");
+        }
     }
 }
 
