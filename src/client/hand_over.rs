@@ -539,6 +539,29 @@ mod tests {
         }
     }
 
+    /// R27: an extension by a shorter TTL leaves more of an earlier one.
+    #[test]
+    fn more_validity_than_the_last_ttl_is_read() {
+        let deadline = Clock.now().after(15 * SECOND);
+        let parts = LockParts::new(lease(b"invoice:42", deadline));
+        let read: LockParts = parts.to_secret_text().unwrap().parse().unwrap();
+        assert_eq!(read.lease().ttl(), 10 * SECOND);
+        assert!(deadline.since(read.lease().valid_until()) < 4 * SECOND);
+    }
+
+    /// What does not fit into the text makes the doubt greater.
+    #[test]
+    fn doubt_is_not_less_where_it_is_read() {
+        let mut origins = Origins::default();
+        let process = "a".repeat(PROCESS_BYTES_MAX + 1).into();
+        origins.insert(Origin { process, connection: 7 });
+        let uncounted = Duration::from_nanos(1);
+        let doubt = Doubt { node: 2, origins, is_one_set: true, uncounted };
+        let read = read_doubts(&write_doubt(&doubt)).unwrap();
+        assert_eq!(read[0].uncounted, Duration::from_millis(1));
+        assert!(read[0].origins.has_unknown() && read[0].origins.known().is_empty());
+    }
+
     /// With a matching checksum, as a bug of ours or an attacker may produce.
     #[test]
     fn arbitrary_fields_are_read_or_refused_and_never_valid_for_longer_than_the_ttl() {
