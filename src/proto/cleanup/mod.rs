@@ -409,6 +409,21 @@ mod tests {
         }
     }
 
+    /// A command that may still arrive may have had an earlier TTL.
+    #[test]
+    fn adopted_debt_lasts_as_long_as_the_longest_ttl() {
+        let (mut cleanup, mut nodes) = scene(one_node());
+        let mut origins = Origins::default();
+        origins.insert_unknown();
+        let doubt = Doubt { node: 0, origins, is_one_set: true, uncounted: Duration::ZERO };
+        let Claim { key, token, ttl } = claim(0);
+        let longest = Ttl::new(20 * ttl.as_duration()).unwrap();
+        let lease = Lease::elsewhere(key.resource().clone(), token, ttl, NOW);
+        let lease = lease.with_past(longest, NodeSet::EMPTY, vec![doubt]);
+        cleanup.take_doubts(NOW, &mut nodes, &lease);
+        assert!(cleanup.owed_to(0).due() >= Some(NOW.after(longest.as_duration())));
+    }
+
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
     /// node's copy does not count although no connection is named.
     #[test]
