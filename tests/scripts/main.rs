@@ -141,6 +141,8 @@ fn what_only_people_need_is_left_out() {
             "local a=redis.call(\"TIME\")return a.time,'time -- \\'x'",
         ),
         ("return 1 .. \"x\" .. \"y\"", "return 1 ..\"x\"..\"y\""),
+        // A backslash that is escaped escapes no quote.
+        ("return '\\\\' .. \"x\"", "return'\\\\'..\"x\""),
         ("return not (1 == 2) or nil", "return not(1==2)or nil"),
         // The same name in two blocks is the same letter.
         (
