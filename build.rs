@@ -16,9 +16,13 @@ const SCRIPTS: [(&str, &str); 19] = [
     ("EXTEND_OR_SET", "extend_or_set answer"),
     ("SET_MARKED", "time now marker_last marker set answer_marked"),
     ("EXTEND_OR_SET_MARKED", "time now marker_last marker extend_or_set answer_marked"),
-    ("ACQUIRE_FENCED", "acquire_fenced"),
-    ("ACQUIRE_FENCED_MARKED", "time now marker_last marker acquire_fenced_marked"),
-    ("RAISE", "raise"),
+    ("ACQUIRE_FENCED", "fence_places fence_counter time acquire_fenced answer"),
+    (
+        "ACQUIRE_FENCED_MARKED",
+        "time now marker_last marker fence_places_marked fence_counter acquire_fenced \
+         fence_marked answer_marked",
+    ),
+    ("RAISE", "raise fence_counter raise_ends"),
     ("INSPECT", "inspect"),
     ("FREE_ALL", "free_all answer"),
     ("FREE_SHARED", "free_shared"),

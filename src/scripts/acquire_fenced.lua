@@ -1,10 +1,18 @@
-local c=tonumber(redis.call("HGET",KEYS[2],ARGV[3])or 0)
-local p=tonumber(ARGV[4])
-local t=redis.call("TIME")
-if not(c and c>=0 and c<9000000000000000)then return redis.error_reply("ERR muxlock: bad fencing counter")end
-if not redis.call("SET",KEYS[1],ARGV[1],"NX","PX",ARGV[2])then return false end
-local n=t[1]*1000000+t[2]
-if c<p and n-500000<p and p<n+500000 then redis.call("HSET",KEYS[2],ARGV[3],ARGV[4])return 1 end
-c=math.max(c+1,math.min(math.max(p,n-500000),n+500000))
-redis.call("HSET",KEYS[2],ARGV[3],string.format("%.0f",c))
-return c
+-- Takes a lock and raises its counter to the proposal or more: `Command::AcquireFenced` (F6, F7).
+-- KEYS: the lock, the marker if there is one, the hash of the counters. ARGV: the token, the time
+-- to live in milliseconds, the quarantine if there is a marker, the bucket, the proposal.
+-- Answers 1 if the counter has the proposal, the counter if that is another number, null if the
+-- lock is held: `Answer::Numbered` in `src/proto/kind.rs`.
+-- Needs: counter, counters, bucket, proposal, time.
+
+local vote = redis.call("SET", KEYS[1], ARGV[1], "NX", "PX", ARGV[2])
+if vote then
+  local micros, wanted = time[1] * 1000000 + time[2], tonumber(proposal)
+  vote = 1
+  if counter >= wanted or micros - 500000 >= wanted or wanted >= micros + 500000 then
+    -- The proposal, but within half a second of this clock, and greater than the counter was.
+    vote = math.max(counter + 1, math.min(math.max(wanted, micros - 500000), micros + 500000))
+    proposal = string.format("%.0f", vote)
+  end
+  redis.call("HSET", counters, bucket, proposal)
+end

@@ -118,7 +118,10 @@ fn each_piece_says_what_it_is() {
     let build = fs::read_to_string(root().join("build.rs")).expect("it is there");
     for (name, text) in pieces() {
         assert!(words(&build).any(|word| word == name), "{name} is in no script");
+        assert!(text.starts_with("-- "), "{name} begins with what it does");
         assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name} ends badly");
+        let short = |line: &str| line.chars().count() <= 100 && !line.contains('\t');
+        assert!(text.lines().all(short), "{name} has a line that is too long, or a tab");
         for need in needs(&text) {
             let mut code = text.lines().filter(|line| !line.trim().starts_with("--"));
             let is_used = code.any(|line| words(line).any(|word| word == need));
