@@ -9,11 +9,6 @@ use crate::slots::Slots;
 /// `queue_up.lua` answers with the place times 2 to this power, and the key's `PTTL` plus two.
 const POSITION_SHIFT: u32 = 40;
 const PTTL_OFFSET: i64 = 2;
-/// What `PTTL` says of a key that is absent, and of one that does not expire.
-const PTTL_ABSENT: i64 = -2;
-const PTTL_NEVER: i64 = -1;
-/// `hand_on.lua` has deleted the key, and could not look at the queue.
-const RELEASED_ALONE: i64 = -1;
 /// Scripts that take other kinds of lock say from this number on why they do not.
 const REASON_FIRST: i64 = 2;
 
@@ -40,7 +35,8 @@ fn known(number: i64, shape: Shape) -> Option<Reply> {
             expiry: expiry((number & ((1 << POSITION_SHIFT) - 1)) - PTTL_OFFSET)?,
         },
         (Shape::Expiry, _) => Reply::Expiry(expiry(number)?),
-        (Shape::HandedOn, RELEASED_ALONE) => Reply::HandedOn { released: true, waiting: None },
+        // The key was deleted, and the queue could not be looked at.
+        (Shape::HandedOn, -1) => Reply::HandedOn { released: true, waiting: None },
         (Shape::HandedOn, 0..) => {
             Reply::HandedOn { released: unsigned & 1 == 1, waiting: Some(unsigned >> 1) }
         }
@@ -52,8 +48,8 @@ fn known(number: i64, shape: Shape) -> Option<Reply> {
 /// What `PTTL` says.
 fn expiry(number: i64) -> Option<Expiry> {
     Some(match number {
-        PTTL_ABSENT => Expiry::Absent,
-        PTTL_NEVER => Expiry::Never,
+        -2 => Expiry::Absent,
+        -1 => Expiry::Never,
         left => Expiry::In(Duration::from_millis(u64::try_from(left).ok()?)),
     })
 }

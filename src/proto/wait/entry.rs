@@ -54,9 +54,6 @@ pub(crate) struct Stand {
     pub(super) gates: NodeSet,
     /// Whether the present gate was sent the command to queue up.
     pub(super) is_sent: bool,
-    /// Whether a node that is being connected may be its gate: clients that start together should
-    /// not choose by which node was the first to be ready.
-    pub(super) is_new: bool,
     /// Nodes with queues of others, who see another node as the gate.
     pub(super) foreign: NodeSet,
     /// The last place that it was told.
@@ -68,16 +65,10 @@ pub(crate) struct Stand {
     pub(super) check_at: Option<Moment>,
     /// When to try although nothing is heard: too few nodes can be watched (W9).
     pub(super) blind_until: Option<Moment>,
-    pub(super) slow_at: Moment,
-    slow_looks: u32,
-    /// The nodes that refused the last round.
-    pub(super) refused: NodeSet,
-    /// Refused rounds since the last grant, or since it was told to go.
-    pub(super) refused_in_row: u32,
-    /// When the lock may be looked at after that.
-    pub(super) backs_off_until: Moment,
-    /// Since when the lock is free, as far as this is known; and the place at that time.
-    pub(super) free_since: Option<(Moment, u32)>,
+    pub(super) polls: SlowPolls,
+    pub(super) backoff: Backoff,
+    /// Since when the lock is free.
+    pub(super) free_since: Option<FreeSince>,
     pub(super) watch: Watch,
     /// Whether the last round was started because the lock seemed to be free; and whether by
     /// reason of a change alone.
@@ -99,17 +90,13 @@ impl Stand {
             gates: NodeSet::EMPTY,
             foreign: NodeSet::EMPTY,
             is_sent: false,
-            is_new: true,
             place: None,
             held: None,
             turn: Turn::NotYet,
             check_at: None,
             blind_until: None,
-            slow_at: now,
-            slow_looks: 0,
-            refused: NodeSet::EMPTY,
-            refused_in_row: 0,
-            backs_off_until: now,
+            polls: SlowPolls { at: now, looks: 0, is_new: true },
+            backoff: Backoff::default(),
             free_since: None,
             watch: Watch::default(),
             was_woken: false,
@@ -123,7 +110,7 @@ impl Stand {
     /// When something is to be done if nothing is heard.
     pub(super) fn due(&self) -> Moment {
         let others = self.check_at.into_iter().chain(self.watch.free_at).chain(self.blind_until);
-        others.fold(self.slow_at, Moment::min)
+        others.fold(self.polls.at, Moment::min)
     }
 
     /// Looks at the lock at this moment, or before it.
@@ -131,59 +118,28 @@ impl Stand {
         self.check_at = Some(self.check_at.map_or(at, |before| before.min(at)));
     }
 
-    /// The next slow look.
-    pub(super) fn look_slowly(&mut self, now: Moment, random: u64) {
-        let pause = SLOW_MIN.saturating_mul(1 << self.slow_looks.min(16)).min(SLOW_MAX);
-        self.is_new = self.slow_looks == 0;
-        self.slow_looks = self.slow_looks.saturating_add(1);
-        self.slow_at = now.after(between(pause, pause.mul_f64(1.3), random));
-    }
-
     /// Its place is told: those far back need not look soon.
     pub(super) fn stand_at(&mut self, now: Moment, place: u32) {
         self.place = Some(place);
         if place < PLACE_NONE {
             let pause = SLOW_EACH.saturating_mul(place).min(SLOW_MAX);
-            self.slow_at = self.slow_at.max(now.after(pause));
+            self.polls.at = self.polls.at.max(now.after(pause));
         }
-    }
-
-    /// Its engine waits anew: slow looks begin again.
-    pub(super) fn wait_anew(&mut self, now: Moment, random: u64) {
-        self.slow_looks = 0;
-        self.look_slowly(now, random);
     }
 
     /// It moves to another gate, of whose queue nothing is known: slow looks begin again.
     pub(super) fn move_on(&mut self, now: Moment, random: u64) {
-        let is_new = self.is_new;
-        self.wait_anew(now, random);
-        self.is_new = is_new;
+        let is_new = self.polls.is_new;
+        self.polls.begin_again(now, random);
+        self.polls.is_new = is_new;
         (self.check_at, self.blind_until) = (None, None);
         self.watch.forget();
     }
 
-    /// A round was refused: the lock is looked at later, unless its answers say enough.
-    pub(super) fn back_off(
-        &mut self,
-        now: Moment,
-        round_trip: Duration,
-        was_split: bool,
-        random: u64,
-    ) {
-        self.refused_in_row = self.refused_in_row.saturating_add(1);
-        let doubled = round_trip.saturating_mul(2 << self.refused_in_row.min(DOUBLINGS_MAX));
-        let pause = between(Duration::ZERO, doubled.min(PAUSE_MAX), random);
-        let is_first = self.refused_in_row == 1 && !was_split;
-        self.backs_off_until = if is_first { now } else { now.after(pause) };
-        self.check_at = (!is_first).then_some(self.backs_off_until);
-    }
-
     /// Looks at the lock by this moment, whatever put the look off, but for many rounds in vain.
     pub(super) fn hasten(&mut self, by: Moment) {
-        let by = if self.is_in_vain() { by.max(self.backs_off_until) } else { by };
+        let by = self.backoff.hasten(by);
         self.check_by(by);
-        self.backs_off_until = by.min(self.backs_off_until);
         self.watch.again_at = self.watch.again_at.map(|pause| pause.min(by));
     }
 
@@ -191,9 +147,9 @@ impl Stand {
     /// when that will be so; from now on if nothing was known.
     pub(super) fn overtakes_at(&mut self, now: Moment, stagger: Duration) -> Moment {
         let place = self.place.unwrap_or(1);
-        let (since, _) = match self.free_since {
-            Some(free) if free.1 == place => free,
-            _ => *self.free_since.insert((now, place)),
+        let since = match self.free_since {
+            Some(free) if free.place == place => free.at,
+            _ => self.free_since.insert(FreeSince { at: now, place }).at,
         };
         let staggers = match place {
             0 | 1 => 1,
@@ -201,19 +157,90 @@ impl Stand {
         };
         let at = since.after(stagger.saturating_mul(staggers));
         // The first in the queue, which pauses, too, is to be the first that sees a quorum.
-        let in_vain = self.is_in_vain().then(|| self.backs_off_until.after(PAUSE_MAX));
-        in_vain.map_or(at, |pause| at.max(pause))
+        let in_vain = self.backoff.until.filter(|_| self.backoff.is_in_vain());
+        in_vain.map_or(at, |until| at.max(until.after(PAUSE_MAX)))
+    }
+}
+
+/// The slow looks at the queue, which come ever more rarely (W10).
+pub(super) struct SlowPolls {
+    pub(super) at: Moment,
+    looks: u32,
+    /// Whether a node that is being connected may be its gate: clients that start together should
+    /// not choose by which node was the first to be ready.
+    pub(super) is_new: bool,
+}
+
+impl SlowPolls {
+    /// The next one.
+    pub(super) fn next(&mut self, now: Moment, random: u64) {
+        let pause = SLOW_MIN.saturating_mul(1 << self.looks.min(16)).min(SLOW_MAX);
+        self.is_new = self.looks == 0;
+        self.looks = self.looks.saturating_add(1);
+        self.at = now.after(between(pause, pause.mul_f64(1.3), random));
+    }
+
+    /// Its engine waits anew: they begin again.
+    pub(super) fn begin_again(&mut self, now: Moment, random: u64) {
+        self.looks = 0;
+        self.next(now, random);
+    }
+}
+
+/// What refused rounds put off (W11).
+#[derive(Default)]
+pub(super) struct Backoff {
+    /// The nodes that refused the last round.
+    pub(super) refused: NodeSet,
+    /// Refused rounds since the last grant, or since it was told to go.
+    pub(super) in_row: u32,
+    /// When the lock may be looked at after that.
+    until: Option<Moment>,
+}
+
+impl Backoff {
+    /// A round was refused, and some nodes may have granted it. Returns when to look at the lock,
+    /// unless the answers say enough.
+    pub(super) fn note_refused(
+        &mut self,
+        now: Moment,
+        round_trip: Duration,
+        (refused, was_split): (NodeSet, bool),
+        random: u64,
+    ) -> Option<Moment> {
+        self.refused = refused;
+        self.in_row = self.in_row.saturating_add(1);
+        let doubled = round_trip.saturating_mul(2 << self.in_row.min(DOUBLINGS_MAX));
+        let pause = between(Duration::ZERO, doubled.min(PAUSE_MAX), random);
+        self.until = (self.in_row > 1 || was_split).then(|| now.after(pause));
+        self.until
+    }
+
+    /// Whether the lock is not to be looked at yet.
+    pub(super) fn is_on(&self, now: Moment) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// It ends by this moment, but not if many rounds were in vain. Returns when the lock may be
+    /// looked at.
+    fn hasten(&mut self, by: Moment) -> Moment {
+        let by = self.until.filter(|_| self.is_in_vain()).map_or(by, |until| by.max(until));
+        self.until = self.until.map(|until| until.min(by));
+        by
     }
 
     /// Whether the lock seems to be free, and gives no quorum.
     fn is_in_vain(&self) -> bool {
-        self.refused_in_row > HASTENED_MAX
+        self.in_row > HASTENED_MAX
     }
+}
 
-    /// Whether it stands in a queue, or is about to.
-    pub(super) fn is_queued(&self) -> bool {
-        !self.gates.is_empty()
-    }
+/// Since when the lock is free, as far as this is known.
+#[derive(Clone, Copy)]
+pub(super) struct FreeSince {
+    pub(super) at: Moment,
+    /// The place at that time.
+    pub(super) place: u32,
 }
 
 /// What is watched of the lock's key, and what is known from that (W8, W14).
@@ -366,10 +393,5 @@ impl Stands {
     /// What is watched at this node: if any key may have changed, tell each of them.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
         self.numbers_where(|stand| stand.watch.armed.contains(node))
-    }
-
-    /// The stand whose watch has this number now.
-    pub(crate) fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
-        self.get(number).filter(|stand| stand.watch.number == watch).map(|_| number)
     }
 }

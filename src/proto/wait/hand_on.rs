@@ -28,9 +28,9 @@ impl LocalQueues {
             self.queues.note_strangers(cx.now, key);
         }
         stand.held = Some(token);
-        (stand.refused_in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
+        (stand.backoff.in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
         stand.has_to_ask = false;
-        stand.refused = NodeSet::EMPTY;
+        stand.backoff.refused = NodeSet::EMPTY;
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;
         stand.watch.forget();

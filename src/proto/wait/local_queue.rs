@@ -155,11 +155,9 @@ impl Queues {
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
     pub(super) fn hold_longer(&mut self, key: &Key, token: LockToken, deadline: Moment) {
-        let queue = self.by_key.get_mut(key);
-        if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
-            if *holder == token {
-                *until = deadline;
-            }
+        let holder = self.by_key.get_mut(key).and_then(|queue| queue.holder.as_mut());
+        if let Some((_, until)) = holder.filter(|(holder, _)| *holder == token) {
+            *until = deadline;
         }
     }
 
@@ -400,8 +398,8 @@ impl LocalQueues {
             return false;
         }
         let held_until = queue.held_until(cx.now);
-        let yields = queue.yields_until(cx.now, who.give_up_at).is_some();
-        let lets_others = queue.is_crowded(cx.now) || yields;
+        let lets_others =
+            queue.is_crowded(cx.now) || queue.yields_until(cx.now, who.give_up_at).is_some();
         queue.first = Some(First::new(who, held_until.is_some() || lets_others));
         match held_until {
             Some(held_until) => self.desk.sleep_until(who, held_until),

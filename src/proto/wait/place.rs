@@ -24,7 +24,7 @@ impl LocalQueues {
         cx: &mut Cx<'_>,
         key: &Key,
         who: Waiter,
-        (refused, was_split): (NodeSet, bool),
+        refused: (NodeSet, bool),
     ) -> bool {
         if !self.desk.is_on() {
             return false;
@@ -39,10 +39,9 @@ impl LocalQueues {
         let stand = self.stands.stand(number);
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
-        stand.refused = refused;
         stand.free_since = None;
         stand.watch.forget();
-        stand.back_off(cx.now, round_trip, was_split, random);
+        stand.check_at = stand.backoff.note_refused(cx.now, round_trip, refused, random);
         self.take_place(cx, who, number)
     }
 
@@ -117,7 +116,7 @@ impl LocalQueues {
             return false;
         }
         let random = cx.entropy.next_u64();
-        self.stands.stand(number).wait_anew(cx.now, random);
+        self.stands.stand(number).polls.begin_again(cx.now, random);
         self.ask_for_place(cx, number);
         let due = self.stands.stand(number).due();
         self.desk.sleep_until(who, due);
@@ -127,7 +126,7 @@ impl LocalQueues {
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
     pub(super) fn find_gate(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let stand = self.stands.get(number).expect("the caller has looked it up");
-        let (before, is_new) = (stand.gate, stand.is_new);
+        let (before, is_new) = (stand.gate, stand.polls.is_new);
         let barred = self.queues.barred(cx.now, &stand.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
@@ -138,7 +137,7 @@ impl LocalQueues {
         }
         let gate = self.desk.choice(cx).gate_among(&stand.key, is_candidate);
         let stand = self.stands.stand(number);
-        let is_moved = stand.is_queued() && gate.is_some();
+        let is_moved = !stand.gates.is_empty() && gate.is_some();
         (stand.gate, stand.is_sent, stand.place) = (gate, false, None);
         self.desk.stats.requeued += u64::from(is_moved);
         gate.is_some()
@@ -238,7 +237,7 @@ impl LocalQueues {
         let before = stand.gate;
         let random = cx.entropy.next_u64();
         let stand = self.stands.stand(number);
-        if cx.now >= stand.slow_at {
+        if cx.now >= stand.polls.at {
             self.look_slowly(cx, number, random);
         }
         if !self.find_gate(cx, number) {
@@ -259,7 +258,7 @@ impl LocalQueues {
     /// Asks for the place again. The first in the queue also looks at other nodes (W10).
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let stand = self.stands.stand(number);
-        stand.look_slowly(cx.now, random);
+        stand.polls.next(cx.now, random);
         let mut asked = stand.watch.wanted;
         stand.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {

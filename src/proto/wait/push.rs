@@ -1,5 +1,6 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
 
+use super::entry::FreeSince;
 use super::{Cx, Free, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
 
@@ -27,7 +28,7 @@ impl LocalQueues {
         }
         stand.place = Some(if wakeup == Wakeup::Second { 1 } else { 0 });
         if wakeup == Wakeup::TakeNow {
-            stand.refused_in_row = 0;
+            stand.backoff.in_row = 0;
             self.desk.stats.told += 1;
         }
         let Some(who) = self.waiting_at(number) else {
@@ -46,7 +47,7 @@ impl LocalQueues {
             }
             Wakeup::First => {}
             Wakeup::Second | Wakeup::Overtaken | Wakeup::Asked => {
-                stand.free_since = Some((cx.now, 1));
+                stand.free_since = Some(FreeSince { at: cx.now, place: 1 });
                 stand.check_by(cx.now.after(wait));
                 self.set_stand_timer(number);
             }

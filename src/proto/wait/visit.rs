@@ -380,10 +380,6 @@ impl Visits {
         self.open.values_mut().for_each(|visit| visit.lose(node));
     }
 
-    fn lacks_gate(&self, number: u32) -> bool {
-        self.open.get(&number).is_none_or(|visit| visit.gate.is_none())
-    }
-
     /// Those whose gate is this node, and which it does not list yet.
     fn to_open(&self, node: usize) -> Vec<u32> {
         let is_due = |visit: &Visit| {
@@ -484,7 +480,8 @@ impl WaitQueues {
         }
         self.queue_visit(cx, number);
         // Without a place, others get a stagger to come first.
-        if look.is_some() && self.visits.lacks_gate(number) {
+        let visit = self.visits.open.get(&number);
+        if look.is_some() && visit.is_none_or(|visit| visit.gate.is_none()) {
             ask_at = cx.now.after(stagger);
         }
         self.pause(key, who, 0);
@@ -677,7 +674,7 @@ impl WaitQueues {
         let stand = self.local.queues.stand_of(key);
         let is_turn_over =
             stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
-                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
+                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && !stand.gates.is_empty()
             });
         let place =
             stand.filter(|_| is_turn_over).and_then(|stand| self.local.give_place(cx, stand));

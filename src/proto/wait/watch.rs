@@ -53,7 +53,7 @@ impl LocalQueues {
             return;
         };
         let stand = self.stands.stand(number);
-        let heeds = self.desk.heeded(cx, stand.refused).contains(node);
+        let heeds = self.desk.heeded(cx, stand.backoff.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = expiry == Expiry::Absent && (heeds || place > 1);
         let yields =
@@ -63,8 +63,8 @@ impl LocalQueues {
             // Strangers find it free only by chance.
             0 if yields.is_some() => yields.into_iter().for_each(|until| stand.check_by(until)),
             // After a refused round, the look is put off, but not until others overtake.
-            0 if cx.now < stand.backs_off_until && is_free => stand.hasten(cx.now.after(wait / 2)),
-            0 if cx.now < stand.backs_off_until => {}
+            0 if stand.backoff.is_on(cx.now) && is_free => stand.hasten(cx.now.after(wait / 2)),
+            0 if stand.backoff.is_on(cx.now) => {}
             0 if is_free => return self.try_now(cx, who, number),
             0 => self.watch(cx, number),
             _ if is_free => {
@@ -101,7 +101,7 @@ impl LocalQueues {
     /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
     /// the one that is watched may have a key that stays (W9).
     pub(super) fn mind_blindness(&mut self, cx: &mut Cx<'_>, number: u32, watched: NodeSet) {
-        let refused = self.stands.stand(number).refused;
+        let refused = self.stands.stand(number).backoff.refused;
         // Else it may be free although none of these has lost its key.
         let deny_quorum = cx.nodes.len() - refused.len() < self.desk.config.quorum();
         let sees_all = deny_quorum && refused.without(watched).is_empty();
@@ -130,12 +130,12 @@ impl LocalQueues {
         let mut order = self.desk.choice(cx).gate_order(&stand.key);
         let barred = self.queues.barred_for_now(cx.now, &stand.key);
         order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !barred.contains(*node));
-        let heeded = self.desk.heeded(cx, stand.refused);
+        let heeded = self.desk.heeded(cx, stand.backoff.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
         }
         // Stable, so the order of gates stays within both parts.
-        order.sort_by_key(|node| !stand.refused.contains(*node));
+        order.sort_by_key(|node| !stand.backoff.refused.contains(*node));
         let moved = (stand.watch.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(moved);
         order.into_iter().take(WATCHED_NODES).collect()
@@ -171,7 +171,7 @@ impl LocalQueues {
             return;
         };
         stand.watch.unheard.remove(node);
-        let refused = stand.refused;
+        let refused = stand.backoff.refused;
         if expiry == Expiry::Absent && self.desk.heeded(cx, refused).contains(node) {
             self.stands.stand(number).watch.is_ambiguous = false;
             if let Some(who) = self.waiting_at(number) {

@@ -189,7 +189,7 @@ impl WaitQueues {
         let number = match command {
             WaitCommand::QueueUp(number) => Some(number),
             WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
-                self.local.stands.watched_by(stand, watch)
+                self.local.stands.get(stand).filter(|it| it.watch.number == watch).map(|_| stand)
             }
             WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
         };
