@@ -46,6 +46,17 @@ pub(crate) enum Turn {
     Left(u32),
 }
 
+/// Why a line has started a round (W11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartedBy {
+    /// The client before it in the queue has released the lock.
+    Notification,
+    /// A watched key has changed.
+    Change,
+    /// The lock is free for another reason, as far as this is known.
+    Look,
+}
+
 pub(crate) struct Stand {
     pub(super) key: Key,
     /// Where its engine stands. `None` if that node was lost.
@@ -70,12 +81,8 @@ pub(crate) struct Stand {
     /// Since when the lock is free.
     pub(super) free_since: Option<FreeSince>,
     pub(super) watch: Watch,
-    /// Whether the last round was started because the lock seemed to be free; and whether by
-    /// reason of a change alone.
-    pub(super) was_woken: bool,
-    pub(super) was_changed: bool,
-    /// Whether it was started by a word of the one before it in the queue.
-    pub(super) was_told: bool,
+    /// Why the last round was started, until its end.
+    pub(super) last_round: Option<StartedBy>,
     /// Whether its line has a round to make: the first was told to go, and its patience ended.
     pub(super) has_to_ask: bool,
     /// Whether the lock was seen to be held since its line had it.
@@ -99,9 +106,7 @@ impl Stand {
             backoff: Backoff::default(),
             free_since: None,
             watch: Watch::default(),
-            was_woken: false,
-            was_changed: false,
-            was_told: false,
+            last_round: None,
             has_to_ask: false,
             saw_held: false,
         }

@@ -1,7 +1,7 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
+use super::entry::{CROWD_FOR, Stand, StartedBy, TURN_MAX, Turn};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
@@ -24,14 +24,14 @@ impl LocalQueues {
         };
         // Who overtakes comes behind one that sleeps, and behind no stranger.
         let saw_held = std::mem::take(&mut stand.saw_held);
-        if stand.was_woken && !stand.was_told && saw_held && stand.place == Some(0) {
+        let found_free = matches!(stand.last_round, Some(StartedBy::Change | StartedBy::Look));
+        if found_free && saw_held && stand.place == Some(0) {
             self.queues.note_strangers(cx.now, key);
         }
         stand.held = Some(token);
         (stand.backoff.in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
-        stand.has_to_ask = false;
         stand.backoff.refused = NodeSet::EMPTY;
-        (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
+        (stand.last_round, stand.has_to_ask) = (None, false);
         stand.check_at = None;
         stand.watch.forget();
         stand.watch.end_pauses();

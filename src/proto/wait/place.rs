@@ -6,7 +6,7 @@
 //! when an ordinary round of acquisition starts.
 
 use super::choice::may_pass_on;
-use super::entry::{PLACE_NONE, Stand};
+use super::entry::{PLACE_NONE, Stand, StartedBy};
 use super::local_queue::Waiter;
 use super::{Cx, Free, LocalQueues, Order};
 use crate::proto::command::Step;
@@ -32,12 +32,10 @@ impl LocalQueues {
         let (round_trip, random) = (cx.round_trip(), cx.entropy.next_u64());
         let number = self.stand_for(cx, key);
         let stand = self.stands.stand(number);
-        if stand.was_woken {
-            stand.watch.is_ambiguous |= stand.was_changed;
+        if let Some(by) = stand.last_round.take() {
+            stand.watch.is_ambiguous |= by == StartedBy::Change;
             self.desk.stats.woken_in_vain += 1;
         }
-        let stand = self.stands.stand(number);
-        (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
         stand.free_since = None;
         stand.watch.forget();
@@ -81,7 +79,8 @@ impl LocalQueues {
         };
         let key = stand.key.clone();
         if stand.has_to_ask || !was_waiting {
-            self.try_now(cx, who, number);
+            let by = stand.last_round.unwrap_or(StartedBy::Look);
+            self.try_now(cx, who, number, by);
         } else if stand.gate.is_some() {
             self.set_stand_timer(number);
         } else {
@@ -285,7 +284,7 @@ impl LocalQueues {
         };
         let is_waiting = self.queues.waiting_first(&stand.key).is_some();
         if is_waiting && stand.blind_until.take_if(|at| cx.now >= *at).is_some() {
-            return self.try_now(cx, who, number);
+            return self.try_now(cx, who, number, StartedBy::Look);
         }
         if is_waiting && stand.check_at.is_some_and(|at| cx.now >= at) {
             stand.check_at = None;

@@ -1,6 +1,6 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
 
-use super::entry::FreeSince;
+use super::entry::{FreeSince, StartedBy};
 use super::{Cx, Free, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
 
@@ -38,10 +38,7 @@ impl LocalQueues {
         };
         let stand = self.stands.stand(number);
         match wakeup {
-            Wakeup::TakeNow => {
-                stand.was_told = true;
-                self.try_now(cx, who, number);
-            }
+            Wakeup::TakeNow => self.try_now(cx, who, number, StartedBy::Notification),
             Wakeup::First if stand.watch.unheard.is_empty() && stand.watch.armed.is_empty() => {
                 self.watch(cx, number)
             }

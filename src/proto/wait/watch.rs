@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::entry::Stand;
+use super::entry::{Stand, StartedBy};
 use super::local_queue::{Bar, Waiter};
 use super::{Cx, Free, LocalQueues};
 use crate::moment::Moment;
@@ -65,12 +65,14 @@ impl LocalQueues {
             // After a refused round, the look is put off, but not until others overtake.
             0 if stand.backoff.is_on(cx.now) && is_free => stand.hasten(cx.now.after(wait / 2)),
             0 if stand.backoff.is_on(cx.now) => {}
-            0 if is_free => return self.try_now(cx, who, number),
+            0 if is_free => return self.try_now(cx, who, number, StartedBy::Look),
             0 => self.watch(cx, number),
             _ if is_free => {
                 let at = stand.overtakes_at(cx.now, wait);
                 match place {
-                    2.. if cx.now >= at && heeds => return self.try_now(cx, who, number),
+                    2.. if cx.now >= at && heeds => {
+                        return self.try_now(cx, who, number, StartedBy::Look);
+                    }
                     2.. if cx.now >= at => self.watch(cx, number),
                     _ => stand.check_by(at.max(cx.now)),
                 }
@@ -208,14 +210,15 @@ impl LocalQueues {
                 self.watch(cx, number);
             }
             Some(0) => {
-                stand.was_changed = how == Free::Changed;
-                self.try_now(cx, who, number);
+                let is_change = how == Free::Changed;
+                let by = if is_change { StartedBy::Change } else { StartedBy::Look };
+                self.try_now(cx, who, number, by);
             }
             Some(2..) if how != Free::Seen => {}
             None | Some(_) => {
                 let at = stand.overtakes_at(cx.now, wait);
                 match how == Free::Seen && cx.now >= at {
-                    true => self.try_now(cx, who, number),
+                    true => self.try_now(cx, who, number, StartedBy::Look),
                     false => stand.check_by(at.max(cx.now)),
                 }
             }
@@ -223,14 +226,13 @@ impl LocalQueues {
     }
 
     /// A round, because the lock is believed to be free (W11).
-    pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
-        if cx.now >= who.give_up_at {
-            // No round starts after that (R9): the timer, which is due, ends it.
-            self.stands.stand(number).has_to_ask = true;
+    pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, by: StartedBy) {
+        let stand = self.stands.stand(number);
+        // No round starts after its patience has ended (R9): the timer, which is due, ends it.
+        (stand.last_round, stand.has_to_ask) = (Some(by), cx.now >= who.give_up_at);
+        if stand.has_to_ask {
             return;
         }
-        let stand = self.stands.stand(number);
-        (stand.was_woken, stand.has_to_ask) = (true, false);
         (stand.check_at, stand.blind_until) = (None, None);
         stand.watch.forget();
         let key = stand.key.clone();
