@@ -411,8 +411,9 @@ impl Engine {
         self.nodes[node].keep_error(error);
         let asked = self.rounds[round].kind;
         let outcome = match kind {
-            // The key holds a value of another type, which is not ours.
-            ServerErrorKind::WrongType => asked.wrong_type(),
+            // The key holds a value of another type, which is not ours. A script that counts looks
+            // at its counter first, and sets the lock's key whatever its type is (F15).
+            ServerErrorKind::WrongType if asked != Kind::AcquireFenced => asked.refusal(),
             _ => NodeOutcome::Server(kind),
         };
         if asked.is_release() && outcome.is_failure() {

@@ -6,7 +6,7 @@ use super::command::{
     Command, Counter, FlushMarker, FormCommand, FormStep, Grant, Reason, ReleaseWith, Reply, Shape,
 };
 use crate::inspection::Holding;
-use crate::outcome::{NodeOutcome, ServerErrorKind};
+use crate::outcome::NodeOutcome;
 use crate::resource::{KeptBy, Key, Refusal};
 use crate::token::LockToken;
 use crate::validity::Ttl;
@@ -144,15 +144,6 @@ impl Kind {
             (Kind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
             _ => return None,
         })
-    }
-
-    /// The vote of a node whose key is of another type. A script that counts looks at its counter
-    /// first, and sets the lock's key whatever its type is (F15).
-    pub(super) fn wrong_type(self) -> NodeOutcome {
-        match self {
-            Kind::AcquireFenced => NodeOutcome::Server(ServerErrorKind::WrongType),
-            _ => self.refusal(),
-        }
     }
 
     /// The vote of a node that refuses.

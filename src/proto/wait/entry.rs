@@ -15,11 +15,6 @@ const SLOW_MIN: Duration = Duration::from_millis(50);
 const SLOW_MAX: Duration = Duration::from_millis(3_200);
 /// No sooner than this for each engine before it: of many that wait, some look soon.
 const SLOW_EACH: Duration = Duration::from_millis(5);
-/// Part of the time after which a head is believed to sleep; the rest is round trips.
-const STAGGER_MIN: Duration = Duration::from_millis(2);
-const STAGGER_ROUND_TRIPS: u32 = 4;
-/// Who is next looks after this time in any case.
-const STAGGER_MAX: Duration = Duration::from_millis(500);
 /// The longest pause between two watches, and before the watch after a refused round (W11, W14).
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// The most doublings of such pauses.
@@ -51,24 +46,21 @@ pub(crate) enum Turn {
 pub(super) enum StartedBy {
     /// The client before it in the queue has released the lock.
     Notification,
-    /// A watched key has changed.
-    Change,
-    /// The lock is free for another reason, as far as this is known.
-    Look,
+    /// A node says that its key is absent.
+    KeySeenAbsent,
+    /// A node says that its key has changed.
+    Invalidation,
+    /// The time of the keys is over.
+    Expiry,
+    /// Nothing is known, because too few nodes can be watched.
+    Blindness,
 }
 
 pub(crate) struct Stand {
     pub(super) key: Key,
-    /// Where its engine stands. `None` if that node was lost.
-    pub(super) gate: Option<usize>,
-    /// All nodes whose queue may list it.
-    pub(super) gates: NodeSet,
-    /// Whether the present gate was sent the command to queue up.
-    pub(super) is_sent: bool,
+    pub(super) seat: Seat,
     /// Nodes with queues of others, who see another node as the gate.
     pub(super) foreign: NodeSet,
-    /// The last place that it was told.
-    pub(super) place: Option<u32>,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
     pub(super) turn: Turn,
@@ -93,11 +85,8 @@ impl Stand {
     pub(super) fn new(key: Key, now: Moment) -> Stand {
         Stand {
             key,
-            gate: None,
-            gates: NodeSet::EMPTY,
+            seat: Seat::default(),
             foreign: NodeSet::EMPTY,
-            is_sent: false,
-            place: None,
             held: None,
             turn: Turn::NotYet,
             check_at: None,
@@ -125,7 +114,7 @@ impl Stand {
 
     /// Its place is told: those far back need not look soon.
     pub(super) fn stand_at(&mut self, now: Moment, place: u32) {
-        self.place = Some(place);
+        self.seat.phase = Phase::Queued(place);
         if place < PLACE_NONE {
             let pause = SLOW_EACH.saturating_mul(place).min(SLOW_MAX);
             self.polls.at = self.polls.at.max(now.after(pause));
@@ -151,7 +140,7 @@ impl Stand {
     /// Whether it has been free for so long that those before it must be asleep. If not, the moment
     /// when that will be so; from now on if nothing was known.
     pub(super) fn overtakes_at(&mut self, now: Moment, stagger: Duration) -> Moment {
-        let place = self.place.unwrap_or(1);
+        let place = self.seat.position().unwrap_or(1);
         let since = match self.free_since {
             Some(free) if free.place == place => free.at,
             _ => self.free_since.insert(FreeSince { at: now, place }).at,
@@ -164,6 +153,48 @@ impl Stand {
         // The first in the queue, which pauses, too, is to be the first that sees a quorum.
         let in_vain = self.backoff.until.filter(|_| self.backoff.is_in_vain());
         in_vain.map_or(at, |until| at.max(until.after(PAUSE_MAX)))
+    }
+}
+
+/// Where its engine stands in the queues on the masters.
+#[derive(Default)]
+pub(super) struct Seat {
+    /// The node whose queue it uses. `None` if that node was lost.
+    pub(super) gate: Option<usize>,
+    /// All nodes whose queue may list it.
+    pub(super) gates: NodeSet,
+    pub(super) phase: Phase,
+}
+
+/// How far it is in the queue of its gate.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The gate was not asked for a place.
+    #[default]
+    Unqueued,
+    Asked,
+    /// So many stand before it, as far as it was told.
+    Queued(u32),
+}
+
+impl Seat {
+    /// Another gate, or none, is not asked yet.
+    pub(super) fn change(&mut self, gate: Option<usize>) {
+        (self.gate, self.phase) = (gate, Phase::Unqueued);
+    }
+
+    /// The gate is asked for a place, or for its place again.
+    pub(super) fn ask(&mut self, gate: usize) {
+        self.gates.insert(gate);
+        if self.phase == Phase::Unqueued {
+            self.phase = Phase::Asked;
+        }
+    }
+
+    /// How many stand before it, as far as it was told.
+    pub(super) fn position(&self) -> Option<u32> {
+        let Phase::Queued(position) = self.phase else { return None };
+        Some(position)
     }
 }
 
@@ -310,11 +341,6 @@ impl Watch {
     pub(super) fn end_pauses(&mut self) {
         self.fruitless = 0;
     }
-}
-
-/// The time after which a head that was told to go is believed to sleep.
-pub(super) fn stagger(round_trip: Duration) -> Duration {
-    (STAGGER_MIN + round_trip.saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
 }
 
 /// The stands, by number. A number is not used again within 2^32 stands, so that late answers find

@@ -1,7 +1,7 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CROWD_FOR, Stand, StartedBy, TURN_MAX, Turn};
+use super::entry::{CROWD_FOR, Phase, Stand, StartedBy, TURN_MAX, Turn};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
@@ -24,15 +24,14 @@ impl LocalQueues {
         };
         // Who overtakes comes behind one that sleeps, and behind no stranger.
         let saw_held = std::mem::take(&mut stand.saw_held);
-        let found_free = matches!(stand.last_round, Some(StartedBy::Change | StartedBy::Look));
-        if found_free && saw_held && stand.place == Some(0) {
+        let found_free = stand.last_round.is_some_and(|by| by != StartedBy::Notification);
+        if found_free && saw_held && stand.seat.phase == Phase::Queued(0) {
             self.queues.note_strangers(cx.now, key);
         }
-        stand.held = Some(token);
+        (stand.held, stand.check_at) = (Some(token), None);
         (stand.backoff.in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
         stand.backoff.refused = NodeSet::EMPTY;
         (stand.last_round, stand.has_to_ask) = (None, false);
-        stand.check_at = None;
         stand.watch.forget();
         stand.watch.end_pauses();
         if stand.turn == Turn::NotYet {
@@ -40,9 +39,9 @@ impl LocalQueues {
             stand.turn = Turn::Left(others.min(TURN_MAX));
         }
         // At a gate where the line does not stand yet, no client is known to sleep.
-        let stands_at = stand.gate.filter(|gate| stand.gates.contains(*gate));
-        if let Some(gate) = stands_at.filter(|_| stand.place != Some(0)) {
-            stand.place = Some(0);
+        let stands_at = stand.seat.gate.filter(|gate| stand.seat.gates.contains(*gate));
+        if let Some(gate) = stands_at.filter(|_| stand.seat.phase != Phase::Queued(0)) {
+            stand.seat.phase = Phase::Queued(0);
             self.desk.stats.overtaken += 1;
             self.step_aside(cx, gate, key.clone(), Step::ToFront);
         }
@@ -79,7 +78,7 @@ impl LocalQueues {
                 false => Hand::NONE,
             };
         };
-        let gate = stand.gate.map_or(NodeSet::EMPTY, NodeSet::one);
+        let gate = stand.seat.gate.map_or(NodeSet::EMPTY, NodeSet::one);
         match stand.turn {
             // No other client stands in its queue, but one might stand in another.
             Turn::Unlimited if is_awaited => {
@@ -90,7 +89,7 @@ impl LocalQueues {
                 Hand { gates: gate, ..Hand::NONE }
             }
             Turn::NotYet | Turn::Unlimited | Turn::Left(_) => {
-                let mut gates = stand.gates;
+                let mut gates = stand.seat.gates;
                 gates.extend(gate);
                 gates.extend(stand.foreign);
                 self.desk.stats.handed_on += 1;
@@ -139,8 +138,8 @@ impl LocalQueues {
     fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
         let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
-            let others = left - left.min(u64::from(stand.gates.contains(node)));
-            match others > 0 && stand.gate != Some(node) {
+            let others = left - left.min(u64::from(stand.seat.gates.contains(node)));
+            match others > 0 && stand.seat.gate != Some(node) {
                 true => stand.foreign.insert(node),
                 false => stand.foreign.remove(node),
             }
@@ -158,7 +157,7 @@ impl LocalQueues {
         if left > 0 && is_line {
             let mut stand = Stand::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
-            (stand.gate, stand.turn) = (Some(node), Turn::Left(left));
+            (stand.seat.gate, stand.turn) = (Some(node), Turn::Left(left));
             stand.held = self.queues.holder_of(key);
             let number = self.stands.insert(stand);
             self.queues.set_stand(key, Some(number));

@@ -94,12 +94,13 @@ struct Queue {
 }
 
 /// The nodes that are no gate of a key.
+#[derive(Default)]
 struct Barred {
     /// Something else stands in the place of its queue there.
     for_good: NodeSet,
     /// They refused a place or a watch a short time ago, and may give one later.
     for_now: NodeSet,
-    until: Moment,
+    until: Option<Moment>,
 }
 
 /// For how long a node is no gate of a key.
@@ -207,7 +208,7 @@ impl Queues {
     /// The nodes that have refused a wait for this key a short time ago.
     pub(super) fn barred_for_now(&self, now: Moment, key: &Key) -> NodeSet {
         let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
-        let barred = barred.filter(|barred| now < barred.until);
+        let barred = barred.filter(|barred| barred.until.is_some_and(|until| now < until));
         barred.map_or(NodeSet::EMPTY, |barred| barred.for_now)
     }
 
@@ -215,18 +216,15 @@ impl Queues {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
         };
-        let barred = queue.barred.get_or_insert_with(|| {
-            let [for_good, for_now] = [NodeSet::EMPTY; 2];
-            Box::new(Barred { for_good, for_now, until: now })
-        });
+        let barred = queue.barred.get_or_insert_default();
         match how {
             Bar::ForGood => barred.for_good.insert(node),
             Bar::ForNow => {
-                if now >= barred.until {
+                if barred.until.is_none_or(|until| now >= until) {
                     barred.for_now = NodeSet::EMPTY;
                 }
                 barred.for_now.insert(node);
-                barred.until = now.after(REFUSED_FOR);
+                barred.until = Some(now.after(REFUSED_FOR));
             }
         }
     }
@@ -313,13 +311,8 @@ impl Queues {
 
     /// Until when the line leaves the lock to others, after it has had it (W7). Whose patience ends
     /// before that does not.
-    pub(super) fn yields_until(
-        &self,
-        now: Moment,
-        key: &Key,
-        give_up_at: Moment,
-    ) -> Option<Moment> {
-        self.by_key.get(key)?.yields_until(now, give_up_at)
+    pub(super) fn yields_until(&self, now: Moment, key: &Key, who: Waiter) -> Option<Moment> {
+        self.by_key.get(key)?.yields_until(now, who)
     }
 
     /// The line looks for others. Returns how often it did before.
@@ -339,8 +332,8 @@ impl Queue {
         self.first.as_ref().is_some_and(|first| first.who.id == id)
     }
 
-    fn yields_until(&self, now: Moment, give_up_at: Moment) -> Option<Moment> {
-        self.yields.filter(|until| now < *until && *until < give_up_at)
+    fn yields_until(&self, now: Moment, who: Waiter) -> Option<Moment> {
+        self.yields.filter(|until| now < *until && *until < who.give_up_at)
     }
 
     fn is_crowded(&self, now: Moment) -> bool {
@@ -398,8 +391,7 @@ impl LocalQueues {
             return false;
         }
         let held_until = queue.held_until(cx.now);
-        let lets_others =
-            queue.is_crowded(cx.now) || queue.yields_until(cx.now, who.give_up_at).is_some();
+        let lets_others = queue.is_crowded(cx.now) || queue.yields_until(cx.now, who).is_some();
         queue.first = Some(First::new(who, held_until.is_some() || lets_others));
         match held_until {
             Some(held_until) => self.desk.sleep_until(who, held_until),

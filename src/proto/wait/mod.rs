@@ -38,6 +38,12 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::Entropy;
 
+/// Part of the time after which a head is believed to sleep; the rest is round trips.
+const STAGGER_MIN: Duration = Duration::from_millis(2);
+const STAGGER_ROUND_TRIPS: u32 = 4;
+/// Who is next looks after this time in any case.
+const STAGGER_MAX: Duration = Duration::from_millis(500);
+
 /// What a wait may see and use of the engine during one input.
 pub(crate) struct Cx<'a> {
     pub(super) now: Moment,
@@ -54,7 +60,8 @@ impl Cx<'_> {
 
     /// The time after which a head that was told to go is believed to sleep.
     fn stagger(&self) -> Duration {
-        entry::stagger(self.round_trip())
+        let round_trips = self.round_trip().saturating_mul(STAGGER_ROUND_TRIPS);
+        (STAGGER_MIN + round_trips).min(STAGGER_MAX)
     }
 }
 
@@ -94,17 +101,6 @@ pub(crate) enum AfterRelease {
     LineUp,
 }
 
-/// Why the lock seems to be free.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Free {
-    /// A node says that its key is absent.
-    Seen,
-    /// A node says that its key has changed.
-    Changed,
-    /// Its time is over.
-    Expired,
-}
-
 /// Counters of waits, as in [`Stats`](super::Stats).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WaitStats {
@@ -134,8 +130,7 @@ pub(crate) struct WaitQueues {
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
-        let desk = Desk::new(config);
-        let (queues, stands) = (Queues::new(seed), Stands::default());
+        let (desk, queues, stands) = (Desk::new(config), Queues::new(seed), Stands::default());
         let local = LocalQueues { desk, queues, stands };
         WaitQueues { local, visits: Visits::default() }
     }

@@ -6,9 +6,9 @@
 //! when an ordinary round of acquisition starts.
 
 use super::choice::may_pass_on;
-use super::entry::{PLACE_NONE, Stand, StartedBy};
+use super::entry::{PLACE_NONE, Phase, Stand, StartedBy};
 use super::local_queue::Waiter;
-use super::{Cx, Free, LocalQueues, Order};
+use super::{Cx, LocalQueues, Order};
 use crate::proto::command::Step;
 use crate::proto::request::{Ability, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
@@ -33,7 +33,7 @@ impl LocalQueues {
         let number = self.stand_for(cx, key);
         let stand = self.stands.stand(number);
         if let Some(by) = stand.last_round.take() {
-            stand.watch.is_ambiguous |= by == StartedBy::Change;
+            stand.watch.is_ambiguous |= by == StartedBy::Invalidation;
             self.desk.stats.woken_in_vain += 1;
         }
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
@@ -79,9 +79,9 @@ impl LocalQueues {
         };
         let key = stand.key.clone();
         if stand.has_to_ask || !was_waiting {
-            let by = stand.last_round.unwrap_or(StartedBy::Look);
+            let by = stand.last_round.unwrap_or(StartedBy::KeySeenAbsent);
             self.try_now(cx, who, number, by);
-        } else if stand.gate.is_some() {
+        } else if stand.seat.gate.is_some() {
             self.set_stand_timer(number);
         } else {
             return self.queue_up_first(cx, who, &key);
@@ -117,15 +117,14 @@ impl LocalQueues {
         let random = cx.entropy.next_u64();
         self.stands.stand(number).polls.begin_again(cx.now, random);
         self.ask_for_place(cx, number);
-        let due = self.stands.stand(number).due();
-        self.desk.sleep_until(who, due);
+        self.desk.sleep_until(who, self.stands.stand(number).due());
         true
     }
 
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
     pub(super) fn find_gate(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let stand = self.stands.get(number).expect("the caller has looked it up");
-        let (before, is_new) = (stand.gate, stand.polls.is_new);
+        let (before, is_new) = (stand.seat.gate, stand.polls.is_new);
         let barred = self.queues.barred(cx.now, &stand.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
@@ -136,24 +135,26 @@ impl LocalQueues {
         }
         let gate = self.desk.choice(cx).gate_among(&stand.key, is_candidate);
         let stand = self.stands.stand(number);
-        let is_moved = !stand.gates.is_empty() && gate.is_some();
-        (stand.gate, stand.is_sent, stand.place) = (gate, false, None);
+        let is_moved = !stand.seat.gates.is_empty() && gate.is_some();
+        stand.seat.change(gate);
         self.desk.stats.requeued += u64::from(is_moved);
         gate.is_some()
     }
 
     /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some(gate) =
-            self.stands.stand(number).gate.filter(|gate| self.desk.choice(cx).may_wait_at(*gate))
+        let Some(gate) = self
+            .stands
+            .stand(number)
+            .seat
+            .gate
+            .filter(|gate| self.desk.choice(cx).may_wait_at(*gate))
         else {
             return;
         };
         match self.desk.able[gate].state() {
             Waits::Able => {
-                let stand = self.stands.stand(number);
-                stand.gates.insert(gate);
-                stand.is_sent = true;
+                self.stands.stand(number).seat.ask(gate);
                 self.desk.send(gate, WaitCommand::QueueUp(number));
             }
             _ => self.ask_ability(cx, gate),
@@ -181,7 +182,8 @@ impl LocalQueues {
 
     /// A node is ready: it may be the gate of some.
     pub(super) fn open_gate(&mut self, cx: &mut Cx<'_>, node: usize) {
-        let is_here = |stand: &Stand| stand.gate == Some(node) && !stand.is_sent;
+        let is_here =
+            |stand: &Stand| stand.seat.gate == Some(node) && stand.seat.phase == Phase::Unqueued;
         for number in self.stands.numbers_where(is_here) {
             self.ask_for_place(cx, number);
         }
@@ -194,18 +196,18 @@ impl LocalQueues {
         }
         let is_lost = !cx.nodes.open().contains(node);
         let is_there = |stand: &Stand| {
-            let is_listed = stand.gate == Some(node) || stand.gates.contains(node);
+            let is_listed = stand.seat.gate == Some(node) || stand.seat.gates.contains(node);
             is_listed || stand.watch.has(node)
         };
         for number in self.stands.numbers_where(is_there) {
             let stand = self.stands.stand(number);
             if is_lost {
-                stand.gates.remove(node);
+                stand.seat.gates.remove(node);
             }
             let was_watched = stand.watch.has(node);
             stand.watch.remove(node);
-            if stand.gate == Some(node) {
-                (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+            if stand.seat.gate == Some(node) {
+                stand.seat.change(None);
                 stand.check_by(cx.now);
             } else if was_watched {
                 stand.check_by(cx.now);
@@ -233,7 +235,7 @@ impl LocalQueues {
         if self.queues.first_of(&stand.key) != Some(who.id) {
             return false;
         }
-        let before = stand.gate;
+        let before = stand.seat.gate;
         let random = cx.entropy.next_u64();
         let stand = self.stands.stand(number);
         if cx.now >= stand.polls.at {
@@ -244,7 +246,7 @@ impl LocalQueues {
             return false;
         }
         let stand = self.stands.stand(number);
-        if stand.gate == before {
+        if stand.seat.gate == before {
             self.do_what_is_due(cx, who, number);
         } else {
             stand.move_on(cx.now, random);
@@ -259,14 +261,14 @@ impl LocalQueues {
         let stand = self.stands.stand(number);
         stand.polls.next(cx.now, random);
         let mut asked = stand.watch.wanted;
-        stand.gate.into_iter().for_each(|gate| asked.insert(gate));
+        stand.seat.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, Obstacle::Channel);
             }
         }
         let stand = self.stands.stand(number);
-        if stand.place == Some(0) {
+        if stand.seat.phase == Phase::Queued(0) {
             stand.watch.rotation = stand.watch.rotation.wrapping_add(1);
             stand.check_by(cx.now);
         }
@@ -276,7 +278,7 @@ impl LocalQueues {
     pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
         let stand = self.stands.stand(number);
         if stand.watch.free_at.is_some_and(|at| cx.now >= at) {
-            self.handle_free(cx, who, number, Free::Expired);
+            self.handle_free(cx, who, number, StartedBy::Expiry);
         }
         // It may have started a round.
         let Some(stand) = self.stands.get_mut(number) else {
@@ -284,11 +286,11 @@ impl LocalQueues {
         };
         let is_waiting = self.queues.waiting_first(&stand.key).is_some();
         if is_waiting && stand.blind_until.take_if(|at| cx.now >= *at).is_some() {
-            return self.try_now(cx, who, number, StartedBy::Look);
+            return self.try_now(cx, who, number, StartedBy::Blindness);
         }
         if is_waiting && stand.check_at.is_some_and(|at| cx.now >= at) {
             stand.check_at = None;
-            match stand.place {
+            match stand.seat.position() {
                 None | Some(0 | 1) => self.watch(cx, number),
                 Some(_) => self.ask_for_place(cx, number),
             }
@@ -306,23 +308,23 @@ impl LocalQueues {
     }
 
     pub(super) fn leave_stand(&mut self, cx: &Cx<'_>, number: u32) {
-        let Some(Stand { key, gates, .. }) = self.stands.remove(number) else {
+        let Some(Stand { key, seat, .. }) = self.stands.remove(number) else {
             return;
         };
         self.queues.set_stand(&key, None);
-        for gate in gates.iter() {
+        for gate in seat.gates.iter() {
             self.step_aside(cx, gate, key.clone(), Step::Out);
         }
     }
 
     /// The line's place at its gate goes to a visit. Returns the gate.
     pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
-        let Stand { key, gate, gates, .. } = self.stands.remove(number)?;
+        let Stand { key, seat, .. } = self.stands.remove(number)?;
         self.queues.set_stand(&key, None);
-        for other in gates.iter().filter(|other| Some(*other) != gate) {
+        for other in seat.gates.iter().filter(|other| Some(*other) != seat.gate) {
             self.step_aside(cx, other, key.clone(), Step::Out);
         }
-        gate
+        seat.gate
     }
 
     /// A visit leaves the place that was the line's: the line has its next turn behind the others.
@@ -330,9 +332,9 @@ impl LocalQueues {
         let Some(stand) = self.stands.get_mut(number).filter(|stand| stand.held.is_none()) else {
             return;
         };
-        let (key, is_there) = (stand.key.clone(), stand.gate == Some(gate));
+        let (key, is_there) = (stand.key.clone(), stand.seat.gate == Some(gate));
         if is_there {
-            (stand.place, stand.check_at) = (None, None);
+            (stand.seat.phase, stand.check_at) = (Phase::Unqueued, None);
             stand.watch.forget();
         }
         self.step_aside(cx, gate, key, Step::Out);
@@ -362,6 +364,6 @@ impl LocalQueues {
     /// How many engines stand before this one in the queue for this lock, as far as it was told.
     pub(crate) fn place_of(&self, key: &Key) -> Option<u32> {
         let number = self.queues.stand_of(key)?;
-        self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
+        self.stands.get(number)?.seat.position().filter(|place| *place != PLACE_NONE)
     }
 }

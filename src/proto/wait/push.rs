@@ -1,7 +1,7 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
 
-use super::entry::{FreeSince, StartedBy};
-use super::{Cx, Free, LocalQueues};
+use super::entry::{FreeSince, Phase, StartedBy};
+use super::{Cx, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
 
 /// What is pushed.
@@ -9,7 +9,7 @@ impl LocalQueues {
     pub(super) fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, wakeup: Wakeup) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
-        let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
+        let is_elsewhere = stand.seat.gate.is_some_and(|gate| gate != node);
         if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {
             // It waits, but looks after the lock at another gate.
             let key = stand.key.clone();
@@ -23,10 +23,10 @@ impl LocalQueues {
         }
         stand.watch.end_pauses();
         if wakeup == Wakeup::Overtaken {
-            stand.place = None;
+            stand.seat.phase = Phase::Unqueued;
             return self.ask_for_place(cx, number);
         }
-        stand.place = Some(if wakeup == Wakeup::Second { 1 } else { 0 });
+        stand.seat.phase = Phase::Queued(if wakeup == Wakeup::Second { 1 } else { 0 });
         if wakeup == Wakeup::TakeNow {
             stand.backoff.in_row = 0;
             self.desk.stats.told += 1;
@@ -67,7 +67,7 @@ impl LocalQueues {
         };
         stand.watch.armed.remove(node);
         if let Some(who) = self.waiting_at(number) {
-            self.handle_free(cx, who, number, Free::Changed);
+            self.handle_free(cx, who, number, StartedBy::Invalidation);
             self.set_stand_timer(number);
         } else {
             self.stands.stand(number).check_by(cx.now);

@@ -60,19 +60,25 @@ struct Visit {
     alone: u32,
     /// Why its place is asked for, if a row has ended.
     look: Option<(OpId, Look)>,
-    /// Nodes that gave no place, and those where others do not seem to stand. With all of them
-    /// listed, it begins again.
-    barred: NodeSet,
-    alone_at: NodeSet,
-    /// The latter when its place is not at the first candidate: it returns there after each other
-    /// node.
-    passed: NodeSet,
+    left_out: LeftOut,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
     /// Plain locks that this engine's line has released since one of these was last let in.
     passed_by: u32,
     /// Whether its place was that of the line, whose turn was over.
     was_the_lines: bool,
+}
+
+/// The nodes where it takes no place. With all of them left out, it begins again.
+#[derive(Default)]
+struct LeftOut {
+    /// Those that gave none.
+    barred: NodeSet,
+    /// Those where others do not seem to stand.
+    alone_at: NodeSet,
+    /// The latter when its place is not at the first candidate: it returns there after each other
+    /// node.
+    passed: NodeSet,
 }
 
 /// At the end of a row: whether other clients wait for one of the keys. If not, the acquisition
@@ -174,9 +180,7 @@ impl Visits {
             held: None,
             alone: 0,
             look: None,
-            barred: NodeSet::EMPTY,
-            alone_at: NodeSet::EMPTY,
-            passed: NodeSet::EMPTY,
+            left_out: LeftOut::default(),
             crowd_until: None,
             passed_by: 0,
             was_the_lines: false,
@@ -197,9 +201,9 @@ impl Visits {
             visit.alone += u32::from(visit.place == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
-                visit.alone_at.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
-                visit.passed = match visit.passed.is_empty() {
-                    true => visit.alone_at,
+                visit.left_out.alone_at.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
+                visit.left_out.passed = match visit.left_out.passed.is_empty() {
+                    true => visit.left_out.alone_at,
                     false => NodeSet::EMPTY,
                 };
             }
@@ -364,14 +368,14 @@ impl Visits {
     /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
     fn forget_gate(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            (visit.gate, visit.passed) = (None, NodeSet::EMPTY);
+            (visit.gate, visit.left_out.passed) = (None, NodeSet::EMPTY);
         }
     }
 
     /// The node is of no use for this visit, or has lost what it knew.
     pub(super) fn bar(&mut self, number: u32, node: usize) {
         if let Some(visit) = self.open.get_mut(&number) {
-            visit.barred.insert(node);
+            visit.left_out.barred.insert(node);
             visit.lose(node);
         }
     }
@@ -499,10 +503,12 @@ impl WaitQueues {
             return;
         }
         let is_able = |node: usize| {
-            !visit.barred.contains(node) && self.local.desk.choice(cx).is_candidate(cx.now, node)
+            !visit.left_out.barred.contains(node)
+                && self.local.desk.choice(cx).is_candidate(cx.now, node)
         };
-        let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
-        let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
+        let is_candidate = |node: usize| is_able(node) && !visit.left_out.passed.contains(node);
+        let is_at_home =
+            |gate: usize| is_candidate(gate) && !visit.left_out.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
         let is_looked_at =
             |gate: usize| visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(gate);
@@ -511,7 +517,7 @@ impl WaitQueues {
             None => self.local.desk.choice(cx).gate_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
-        let begins_again = gate.is_none() && !visit.passed.is_empty();
+        let begins_again = gate.is_none() && !visit.left_out.passed.is_empty();
         let gate = match begins_again {
             true => self.local.desk.choice(cx).gate_among(&visit.key, is_able),
             false => gate,
@@ -524,7 +530,7 @@ impl WaitQueues {
         };
         visit.gate = gate;
         if begins_again {
-            (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
+            (visit.left_out.alone_at, visit.left_out.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
             Some(gate) if self.local.desk.able[gate].state() == Waits::Able => {
@@ -532,10 +538,7 @@ impl WaitQueues {
                 self.local.desk.send(gate, WaitCommand::QueueUp(number));
             }
             Some(gate) => self.local.ask_ability(cx, gate),
-            None => {
-                let empty = NodeSet::EMPTY;
-                (visit.barred, visit.alone_at, visit.passed) = (empty, empty, empty);
-            }
+            None => visit.left_out = LeftOut::default(),
         }
     }
 
@@ -674,7 +677,7 @@ impl WaitQueues {
         let stand = self.local.queues.stand_of(key);
         let is_turn_over =
             stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
-                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && !stand.gates.is_empty()
+                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && !stand.seat.gates.is_empty()
             });
         let place =
             stand.filter(|_| is_turn_over).and_then(|stand| self.local.give_place(cx, stand));

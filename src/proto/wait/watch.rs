@@ -1,11 +1,12 @@
 //! Where the engine stands, and whether the lock is free: the answers to a wait's commands, and
 //! which nodes are watched (W5, W8 to W11).
 
+use std::mem;
 use std::time::Duration;
 
 use super::entry::{Stand, StartedBy};
 use super::local_queue::{Bar, Waiter};
-use super::{Cx, Free, LocalQueues};
+use super::{Cx, LocalQueues};
 use crate::moment::Moment;
 use crate::proto::command::Expiry;
 use crate::proto::request::WaitCommand;
@@ -20,16 +21,16 @@ const WATCHED_NODES: usize = 2;
 impl LocalQueues {
     /// This key has no gate there, and is not watched there.
     pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
-        let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watch.has(node);
+        let is_there = |stand: &&mut Stand| stand.seat.gate == Some(node) || stand.watch.has(node);
         let Some(stand) = self.stands.get_mut(number).filter(is_there) else {
             return;
         };
         stand.watch.remove(node);
-        if stand.gate == Some(node) {
-            if how == Bar::ForGood || stand.place.is_none() {
-                stand.gates.remove(node);
+        if stand.seat.gate == Some(node) {
+            if how == Bar::ForGood || stand.seat.position().is_none() {
+                stand.seat.gates.remove(node);
             }
-            (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+            stand.seat.change(None);
         }
         stand.check_by(cx.now);
         self.queues.bar(cx.now, &stand.key, node, how);
@@ -46,7 +47,7 @@ impl LocalQueues {
     ) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
-        self.desk.stats.queued += u64::from(stand.place.is_none());
+        self.desk.stats.queued += u64::from(stand.seat.position().is_none());
         stand.stand_at(cx.now, place);
         stand.saw_held |= expiry != Expiry::Absent;
         let Some(who) = self.waiting_at(number) else {
@@ -56,8 +57,7 @@ impl LocalQueues {
         let heeds = self.desk.heeded(cx, stand.backoff.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = expiry == Expiry::Absent && (heeds || place > 1);
-        let yields =
-            self.queues.yields_until(cx.now, &stand.key, who.give_up_at).filter(|_| is_free);
+        let yields = self.queues.yields_until(cx.now, &stand.key, who).filter(|_| is_free);
         let stand = self.stands.stand(number);
         match place {
             // Strangers find it free only by chance.
@@ -65,13 +65,13 @@ impl LocalQueues {
             // After a refused round, the look is put off, but not until others overtake.
             0 if stand.backoff.is_on(cx.now) && is_free => stand.hasten(cx.now.after(wait / 2)),
             0 if stand.backoff.is_on(cx.now) => {}
-            0 if is_free => return self.try_now(cx, who, number, StartedBy::Look),
+            0 if is_free => return self.try_now(cx, who, number, StartedBy::KeySeenAbsent),
             0 => self.watch(cx, number),
             _ if is_free => {
                 let at = stand.overtakes_at(cx.now, wait);
                 match place {
                     2.. if cx.now >= at && heeds => {
-                        return self.try_now(cx, who, number, StartedBy::Look);
+                        return self.try_now(cx, who, number, StartedBy::KeySeenAbsent);
                     }
                     2.. if cx.now >= at => self.watch(cx, number),
                     _ => stand.check_by(at.max(cx.now)),
@@ -177,7 +177,7 @@ impl LocalQueues {
         if expiry == Expiry::Absent && self.desk.heeded(cx, refused).contains(node) {
             self.stands.stand(number).watch.is_ambiguous = false;
             if let Some(who) = self.waiting_at(number) {
-                self.handle_free(cx, who, number, Free::Seen);
+                self.handle_free(cx, who, number, StartedBy::KeySeenAbsent);
             }
             return self.set_stand_timer(number);
         }
@@ -197,28 +197,26 @@ impl LocalQueues {
     }
 
     /// The lock is free, or seems to be.
-    pub(super) fn handle_free(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, how: Free) {
+    pub(super) fn handle_free(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, by: StartedBy) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
-        if how == Free::Seen {
+        if by == StartedBy::KeySeenAbsent {
             stand.watch.end_pauses();
         }
         stand.watch.free_at = None;
-        match stand.place {
+        match stand.seat.position() {
             // Once: a client that takes the lock again and again would always come first.
-            Some(0) if how == Free::Changed && std::mem::take(&mut stand.watch.is_ambiguous) => {
+            Some(0)
+                if by == StartedBy::Invalidation && mem::take(&mut stand.watch.is_ambiguous) =>
+            {
                 self.watch(cx, number);
             }
-            Some(0) => {
-                let is_change = how == Free::Changed;
-                let by = if is_change { StartedBy::Change } else { StartedBy::Look };
-                self.try_now(cx, who, number, by);
-            }
-            Some(2..) if how != Free::Seen => {}
+            Some(0) => self.try_now(cx, who, number, by),
+            Some(2..) if by != StartedBy::KeySeenAbsent => {}
             None | Some(_) => {
                 let at = stand.overtakes_at(cx.now, wait);
-                match how == Free::Seen && cx.now >= at {
-                    true => self.try_now(cx, who, number, StartedBy::Look),
+                match by == StartedBy::KeySeenAbsent && cx.now >= at {
+                    true => self.try_now(cx, who, number, by),
                     false => stand.check_by(at.max(cx.now)),
                 }
             }

@@ -59,7 +59,7 @@ impl WaitQueues {
             }
             Effect::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
             Effect::CannotWaitNow => {
-                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watch.has(node);
+                let needs = |stand: &Stand| stand.seat.gate == Some(node) || stand.watch.has(node);
                 for number in self.local.stands.numbers_where(needs) {
                     self.local.bar(cx, node, number, Bar::ForNow);
                 }
@@ -161,7 +161,7 @@ impl WaitQueues {
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
             (WaitCommand::QueueUp(number), Reply::Place { position, expiry }) => {
-                match self.local.stands.get(number).filter(|stand| stand.gate == Some(node)) {
+                match self.local.stands.get(number).filter(|stand| stand.seat.gate == Some(node)) {
                     Some(_) => self.local.handle_place(cx, node, number, (position, expiry)),
                     None => self.handle_visit_place(cx, number, position, expiry),
                 }
