@@ -364,4 +364,6 @@ fn lines_of_code_are_without_comments_and_tests() {
                 mod tests {\n    fn g() {}\n}\n";
     assert_eq!(lines_of_code("a.rs", text), 4);
     assert_eq!(lines_of_code("a/tests.rs", text), 0);
+    let on_linux = text.replace("cfg(test)", "cfg(all(test, target_os = \"linux\"))");
+    assert_eq!(lines_of_code("a.rs", &on_linux), 4);
 }

@@ -268,8 +268,16 @@ fn paths_from_super(file: &str, text: &str) -> Vec<String> {
 
 /// What tests stand in a file is left out: they may use any layer.
 fn without_tests(file: &str, text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    if file.ends_with("/tests.rs") { String::new() } else { code.to_owned() }
+    if file.ends_with("/tests.rs") {
+        return String::new();
+    }
+    let begins = |line: &str, next: &str| {
+        let is_for_tests = line == "#[cfg(test)]" || line.starts_with("#[cfg(all(test, ");
+        is_for_tests && next == "mod tests {"
+    };
+    let lines = text.lines().zip(text.lines().skip(1).chain([""]));
+    let code = lines.take_while(|(line, next)| !begins(line, next));
+    code.map(|(line, _)| format!("{line}\n")).collect()
 }
 
 /// The leaf or layer that a path or a file belongs to.
