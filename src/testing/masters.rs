@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -600,70 +599,9 @@ impl Masters {
         }
         Ok(Masters { all })
     }
-
-    /// The URL of each master, in order.
-    pub fn urls(&self) -> Vec<String> {
-        self.all.iter().map(Master::url).collect()
-    }
-
-    /// The number of masters, running or not.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Whether there are no masters.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// Each master, in order.
-    pub fn iter(&self) -> std::slice::Iter<'_, Master> {
-        self.all.iter()
-    }
-
-    /// Each master, in order, for killing or restarting it.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Master> {
-        self.all.iter_mut()
-    }
 }
 
-impl Index<usize> for Masters {
-    type Output = Master;
-
-    /// # Panics
-    ///
-    /// Panics if `index` is out of range.
-    fn index(&self, index: usize) -> &Master {
-        &self.all[index]
-    }
-}
-
-impl IndexMut<usize> for Masters {
-    /// # Panics
-    ///
-    /// Panics if `index` is out of range.
-    fn index_mut(&mut self, index: usize) -> &mut Master {
-        &mut self.all[index]
-    }
-}
-
-impl<'a> IntoIterator for &'a Masters {
-    type Item = &'a Master;
-    type IntoIter = std::slice::Iter<'a, Master>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<'a> IntoIterator for &'a mut Masters {
-    type Item = &'a mut Master;
-    type IntoIter = std::slice::IterMut<'a, Master>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
-    }
-}
+list_of_masters!(Masters, Master);
 
 /// Holds a free port; dropping the listener frees it again.
 fn free_port() -> io::Result<TcpListener> {

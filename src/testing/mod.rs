@@ -97,6 +97,76 @@
 //! they need Unix. Their methods block: starting a server takes up to 10 s for each of up to 5
 //! ports that are tried, and the others up to 10 s. The module adds no dependency.
 
+/// What a list of masters is beside its start.
+macro_rules! list_of_masters {
+    ($list:ident, $master:ident) => {
+        impl $list {
+            /// The URL of each master, in order.
+            pub fn urls(&self) -> Vec<String> {
+                self.all.iter().map($master::url).collect()
+            }
+
+            /// The number of masters, running or not.
+            pub fn len(&self) -> usize {
+                self.all.len()
+            }
+
+            /// Whether there are no masters.
+            pub fn is_empty(&self) -> bool {
+                self.all.is_empty()
+            }
+
+            /// Each master, in order.
+            pub fn iter(&self) -> std::slice::Iter<'_, $master> {
+                self.all.iter()
+            }
+
+            /// Each master, in order, for ending it or starting it again.
+            pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, $master> {
+                self.all.iter_mut()
+            }
+        }
+
+        impl std::ops::Index<usize> for $list {
+            type Output = $master;
+
+            /// # Panics
+            ///
+            /// Panics if `index` is out of range.
+            fn index(&self, index: usize) -> &$master {
+                &self.all[index]
+            }
+        }
+
+        impl std::ops::IndexMut<usize> for $list {
+            /// # Panics
+            ///
+            /// Panics if `index` is out of range.
+            fn index_mut(&mut self, index: usize) -> &mut $master {
+                &mut self.all[index]
+            }
+        }
+
+        impl<'a> IntoIterator for &'a $list {
+            type Item = &'a $master;
+            type IntoIter = std::slice::Iter<'a, $master>;
+
+            fn into_iter(self) -> Self::IntoIter {
+                self.iter()
+            }
+        }
+
+        impl<'a> IntoIterator for &'a mut $list {
+            type Item = &'a mut $master;
+            type IntoIter = std::slice::IterMut<'a, $master>;
+
+            fn into_iter(self) -> Self::IntoIter {
+                self.iter_mut()
+            }
+        }
+    };
+}
+
 mod errors;
 mod fake;
 mod masters;

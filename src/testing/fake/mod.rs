@@ -11,7 +11,6 @@ mod server;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -288,67 +287,6 @@ impl FakeMasters {
     pub fn hold(&self, key: impl AsRef<[u8]>, ttl: Duration) {
         self.all.iter().for_each(|master| master.hold(&key, ttl));
     }
-
-    /// The URL of each master, in order.
-    pub fn urls(&self) -> Vec<String> {
-        self.all.iter().map(FakeMaster::url).collect()
-    }
-
-    /// The number of masters, stopped or not.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Whether there are no masters.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// Each master, in order.
-    pub fn iter(&self) -> std::slice::Iter<'_, FakeMaster> {
-        self.all.iter()
-    }
-
-    /// Each master, in order, for stopping it or starting it again.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, FakeMaster> {
-        self.all.iter_mut()
-    }
 }
 
-impl Index<usize> for FakeMasters {
-    type Output = FakeMaster;
-
-    /// # Panics
-    ///
-    /// Panics if `index` is out of range.
-    fn index(&self, index: usize) -> &FakeMaster {
-        &self.all[index]
-    }
-}
-
-impl IndexMut<usize> for FakeMasters {
-    /// # Panics
-    ///
-    /// Panics if `index` is out of range.
-    fn index_mut(&mut self, index: usize) -> &mut FakeMaster {
-        &mut self.all[index]
-    }
-}
-
-impl<'a> IntoIterator for &'a FakeMasters {
-    type Item = &'a FakeMaster;
-    type IntoIter = std::slice::Iter<'a, FakeMaster>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<'a> IntoIterator for &'a mut FakeMasters {
-    type Item = &'a mut FakeMaster;
-    type IntoIter = std::slice::IterMut<'a, FakeMaster>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
-    }
-}
+list_of_masters!(FakeMasters, FakeMaster);
