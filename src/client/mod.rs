@@ -469,37 +469,28 @@ impl Redlock {
     ///
     /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        if !self.is_home() {
-            return Vec::new();
-        }
-        match self.shared.crew.run(Order::Watch(Watch::Nodes), Limit::None) {
-            Some(Outcome::Nodes(nodes)) => nodes,
+        self.look(Order::Watch(Watch::Nodes), |outcome| match outcome {
+            Outcome::Nodes(nodes) => nodes,
             _ => unreachable!("the nodes were asked for"),
-        }
+        })
     }
 
     /// Counters since this client was created; all zero in a process that was forked. It may wait
     /// without a limit for a thread that runs the event loop.
     pub fn stats(&self) -> Stats {
-        if !self.is_home() {
-            return Stats::default();
-        }
-        match self.shared.crew.run(Order::Stats, Limit::None) {
-            Some(Outcome::Stats(stats)) => stats,
+        self.look(Order::Stats, |outcome| match outcome {
+            Outcome::Stats(stats) => stats,
             _ => unreachable!("the counters were asked for"),
-        }
+        })
     }
 
     /// How long acquisitions took and locks were held since this client was created; empty in a
     /// process that was forked. It may wait without a limit for a thread that runs the event loop.
     pub fn times(&self) -> Times {
-        if !self.is_home() {
-            return Times::default();
-        }
-        match self.shared.crew.run(Order::Times, Limit::None) {
-            Some(Outcome::Times(times)) => *times,
+        self.look(Order::Times, |outcome| match outcome {
+            Outcome::Times(times) => *times,
             _ => unreachable!("the times were asked for"),
-        }
+        })
     }
 
     /// How many masters make a quorum: more than half of those listed.
@@ -528,6 +519,14 @@ impl Redlock {
             None => 1,
             _ => unreachable!("the commands were asked for"),
         }
+    }
+
+    /// What an order shows, for however long that takes; nothing in a forked process.
+    fn look<T: Default>(&self, order: Order, read: impl FnOnce(Outcome) -> T) -> T {
+        if !self.is_home() {
+            return T::default();
+        }
+        read(self.shared.crew.run(order, Limit::None).expect("it has no limit"))
     }
 
     fn is_same(&self, other: &Redlock) -> bool {

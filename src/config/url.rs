@@ -366,8 +366,18 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn credentials(&self) -> Result<(Option<String>, Option<String>), String> {
-        Ok(self.credentials.map(parse_credentials).transpose()?.unwrap_or_default())
+    /// The address, without what is for TLS.
+    fn url(&self, endpoint: Endpoint, parameters: Parameters) -> Result<NodeUrl, String> {
+        let credentials = self.credentials.map(parse_credentials).transpose()?;
+        let (user, password) = credentials.unwrap_or_default();
+        Ok(NodeUrl {
+            endpoint,
+            user,
+            password,
+            parameters,
+            #[cfg(feature = "tls-no-provider")]
+            tls: None,
+        })
     }
 }
 
@@ -377,20 +387,11 @@ fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>),
     parts.check_fragment()?;
     let (mut parameters, for_tls) = Parameters::parse(parts.query, known)?;
     let (authority, path) = split_optional(parts.place, '/');
-    let (user, password) = parts.credentials()?;
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     if let Some(db) = path.filter(|path| !path.is_empty()) {
         parameters.db = parse_db(db)?;
     }
-    let url = NodeUrl {
-        endpoint: Endpoint::Tcp { host, port },
-        user,
-        password,
-        parameters,
-        #[cfg(feature = "tls-no-provider")]
-        tls: None,
-    };
-    Ok((url, for_tls))
+    Ok((parts.url(Endpoint::Tcp { host, port }, parameters)?, for_tls))
 }
 
 fn parse_sentinels(authorities: &str) -> Result<Vec<(String, u16)>, String> {
@@ -415,7 +416,6 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
     let (mut parameters, for_tls) = Parameters::parse(parts.query, &known)?;
     let (authorities, service) = split_optional(parts.place, '/');
     let service = parse_service(service.unwrap_or_default())?;
-    let (user, password) = parts.credentials()?;
     let hosts = parse_sentinels(authorities)?;
     if hosts.len() > SENTINELS_MAX {
         return Err(format!("there are {} Sentinels, more than {SENTINELS_MAX}", hosts.len()));
@@ -429,15 +429,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
     if sentinels.user.is_some() && sentinels.password.is_none() {
         return Err("sentinel_user needs sentinel_password".to_owned());
     }
-    let url = NodeUrl {
-        endpoint: Endpoint::Sentinel(sentinels),
-        user,
-        password,
-        parameters,
-        #[cfg(feature = "tls-no-provider")]
-        tls: None,
-    };
-    Ok((url, for_tls))
+    Ok((parts.url(Endpoint::Sentinel(sentinels), parameters)?, for_tls))
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
@@ -445,15 +437,7 @@ fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     parts.check_fragment()?;
     let path = parse_path(parts.place)?;
     let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard", "durable"])?;
-    let (user, password) = parts.credentials()?;
-    Ok(NodeUrl {
-        endpoint: Endpoint::Unix(path),
-        user,
-        password,
-        parameters,
-        #[cfg(feature = "tls-no-provider")]
-        tls: None,
-    })
+    parts.url(Endpoint::Unix(path), parameters)
 }
 
 /// A path is shown in errors and log records. So what may separate a password from it in an address
