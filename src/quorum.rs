@@ -238,43 +238,31 @@ mod tests {
         }
     }
 
+    fn check(nodes: usize, granted: usize, refused: usize, failed: usize) {
+        let (tally, needed) = (tally(nodes, granted, refused, failed), quorum(nodes));
+        assert_eq!((tally.granted(), tally.refused(), tally.failed()), (granted, refused, failed));
+        let open = nodes - granted - refused - failed;
+        assert_eq!(tally.undecided(), open);
+        let expected = match (granted + open >= needed, granted >= needed) {
+            (true, true) => Verdict::Won,
+            (true, false) => Verdict::Pending,
+            (false, _) => Verdict::Lost,
+        };
+        assert_eq!(tally.verdict(), expected, "{tally:?}");
+        let answered = granted + refused;
+        assert_eq!(tally.is_quorum_answered(), answered >= needed, "{tally:?}");
+        assert_eq!(tally.is_quorum_answered_just_now(), answered == needed);
+        assert_eq!(tally.refusals_deny_quorum(), nodes - refused < needed);
+        assert_eq!(tally.failures_deny_quorum(), nodes - failed < needed);
+    }
+
     #[test]
-    fn verdict_falls_exactly_when_it_is_inevitable() {
+    fn tally_tells_apart_who_said_what_and_falls_exactly_when_that_decides() {
         for nodes in 1..=9 {
             for granted in 0..=nodes {
                 for refused in 0..=nodes - granted {
                     for failed in 0..=nodes - granted - refused {
-                        let tally = tally(nodes, granted, refused, failed);
-                        let open = nodes - granted - refused - failed;
-                        let best = granted + open >= quorum(nodes);
-                        let worst = granted >= quorum(nodes);
-                        let expected = match (best, worst) {
-                            (true, true) => Verdict::Won,
-                            (true, false) => Verdict::Pending,
-                            (false, _) => Verdict::Lost,
-                        };
-                        assert_eq!(tally.verdict(), expected, "{tally:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn tally_tells_apart_who_said_what_and_whether_that_alone_decides() {
-        for nodes in 1..=6 {
-            for granted in 0..=nodes {
-                for refused in 0..=nodes - granted {
-                    for failed in 0..=nodes - granted - refused {
-                        let tally = tally(nodes, granted, refused, failed);
-                        let counted = (tally.granted(), tally.refused(), tally.failed());
-                        assert_eq!(counted, (granted, refused, failed));
-                        assert_eq!(tally.undecided(), nodes - granted - refused - failed);
-                        let (answered, needed) = (granted + refused, quorum(nodes));
-                        assert_eq!(tally.is_quorum_answered(), answered >= needed, "{tally:?}");
-                        assert_eq!(tally.is_quorum_answered_just_now(), answered == needed);
-                        assert_eq!(tally.refusals_deny_quorum(), nodes - refused < needed);
-                        assert_eq!(tally.failures_deny_quorum(), nodes - failed < needed);
+                        check(nodes, granted, refused, failed);
                     }
                 }
             }

@@ -281,7 +281,7 @@ fn questions(
 }
 
 impl Said {
-    fn nothing(is_open: bool) -> Said {
+    pub fn nothing(is_open: bool) -> Said {
         Said {
             info: Err(RefusalKind::Unknown),
             settings: Err(RefusalKind::Unknown),

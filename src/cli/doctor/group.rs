@@ -295,15 +295,7 @@ mod tests {
             info: Ok(info.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             settings: Ok(BTreeMap::new()),
             clients: Ok(BTreeSet::new()),
-            times: Times::default(),
-            is_open: false,
-            has_marker: None,
-            sighting: None,
-            failover: None,
-            certificate_days: None,
-            servers: Vec::new(),
-            refused: Vec::new(),
-            refused_other: None,
+            ..Said::nothing(false)
         }
     }
 
