@@ -170,9 +170,9 @@ struct Inbox<W: Work> {
     /// The leader's poller, if the leader found the loop taken on its return.
     back: Option<LeaderReturn<W>>,
     /// The waiters of threads that deliver a report.
-    away: Vec<Arc<Waiter<W>>>,
+    away: Vec<Arc<Participant<W>>>,
     /// Mailboxes for reuse; some still belong to threads that are about to wake.
-    used: VecDeque<Arc<Waiter<W>>>,
+    used: VecDeque<Arc<Participant<W>>>,
     /// That of the next new mailbox at the bell.
     place: u8,
 }
@@ -182,7 +182,7 @@ impl<W: Work> Inbox<W> {
         self.orders.is_empty() && self.back.is_none()
     }
 
-    fn waiter(&mut self) -> Arc<Waiter<W>> {
+    fn waiter(&mut self) -> Arc<Participant<W>> {
         for _ in 0..self.used.len().min(WAITERS_TRIED_MAX) {
             let Some(mut waiter) = self.used.pop_front() else {
                 break;
@@ -197,12 +197,16 @@ impl<W: Work> Inbox<W> {
             self.used.push_back(waiter);
         }
         self.place = self.place.wrapping_add(1);
-        Waiter::new(self.place)
+        Participant::new(self.place)
     }
 
     /// Gives the loop back. Returns the waiter of the thread to call to it, if any.
     #[inline(always)]
-    fn put(&mut self, mut state: Box<LoopState<W>>, waker: &WakerOf<W>) -> Option<Arc<Waiter<W>>> {
+    fn put(
+        &mut self,
+        mut state: Box<LoopState<W>>,
+        waker: &WakerOf<W>,
+    ) -> Option<Arc<Participant<W>>> {
         let successor = match state.poller {
             Some(_) => state.waiters.values().find(|waiter| !self.is_away(waiter)).cloned(),
             None => {
@@ -215,12 +219,12 @@ impl<W: Work> Inbox<W> {
         successor
     }
 
-    fn is_away(&self, waiter: &Arc<Waiter<W>>) -> bool {
+    fn is_away(&self, waiter: &Arc<Participant<W>>) -> bool {
         self.away.iter().any(|away| Arc::ptr_eq(away, waiter))
     }
 
     /// The order of this waiter is no longer awaited.
-    fn take_back(&mut self, waiter: Arc<Waiter<W>>) {
+    fn take_back(&mut self, waiter: Arc<Participant<W>>) {
         let is_its = |filed: &Filed<W>| match filed {
             Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &waiter),
             _ => false,
@@ -240,7 +244,7 @@ impl<W: Work> Inbox<W> {
 
 enum Filed<W: Work> {
     /// An order, and the waiter of the thread that waits for it.
-    Order(W::Order, Option<Arc<Waiter<W>>>),
+    Order(W::Order, Option<Arc<Participant<W>>>),
     /// This order is no longer awaited.
     Gone(Own<W>),
     /// Its thread panicked before it received the outcome.
@@ -250,11 +254,11 @@ enum Filed<W: Work> {
 struct LeaderReturn<W: Work> {
     poller: Box<W::Poller>,
     /// The order that the leader waits for, and its waiter.
-    waits: Option<(W::Id, Arc<Waiter<W>>)>,
+    waits: Option<(W::Id, Arc<Participant<W>>)>,
 }
 
 /// Ids do not come from outside, so their hashes need no secret seed; and runs are repeatable.
-type Waiters<W> = HashMap<<W as Work>::Id, Arc<Waiter<W>>, BuildHasherDefault<IdHasher>>;
+type Waiters<W> = HashMap<<W as Work>::Id, Arc<Participant<W>>, BuildHasherDefault<IdHasher>>;
 
 /// Multiplies by the golden ratio, which spreads numbers that follow each other.
 #[derive(Default)]
@@ -291,7 +295,7 @@ struct LoopState<W: Work> {
     waits_until: Option<W::Time>,
     is_leader_woken: bool,
     /// The leader's waiter, if it has one.
-    leader: Option<Arc<Waiter<W>>>,
+    leader: Option<Arc<Participant<W>>>,
     /// The orders of all threads with a waiter.
     waiters: Waiters<W>,
     /// Orders taken from the inbox that are not begun yet.
@@ -302,11 +306,11 @@ struct LoopState<W: Work> {
     /// Where outcomes were posted, and the bell has yet to ring.
     posted: Places,
     /// Mailboxes that receive nothing more.
-    used: VecDeque<Arc<Waiter<W>>>,
+    used: VecDeque<Arc<Participant<W>>>,
 }
 
 /// Where a thread sleeps until it is called or its outcome is there.
-struct Waiter<W: Work> {
+struct Participant<W: Work> {
     mail: Mutex<Mail<W>>,
     /// Where its thread waits at the bell.
     place: u8,
@@ -318,10 +322,10 @@ struct Mail<W: Work> {
     is_called: bool,
 }
 
-impl<W: Work> Waiter<W> {
-    fn new(place: u8) -> Arc<Waiter<W>> {
+impl<W: Work> Participant<W> {
+    fn new(place: u8) -> Arc<Participant<W>> {
         let mail = Mail { outcome: None, is_called: false };
-        Arc::new(Waiter { mail: Mutex::new(mail), place })
+        Arc::new(Participant { mail: Mutex::new(mail), place })
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail<W>> {
@@ -365,11 +369,11 @@ enum Own<W: Work> {
     /// By its id; no other thread knows whose order it is.
     Order(W::Id),
     /// By the waiter that its outcome arrives in.
-    Mail(Arc<Waiter<W>>),
+    Mail(Arc<Participant<W>>),
 }
 
 impl<W: Work> Own<W> {
-    fn is(&self, waiter: &Arc<Waiter<W>>) -> bool {
+    fn is(&self, waiter: &Arc<Participant<W>>) -> bool {
         matches!(self, Own::Mail(own) if Arc::ptr_eq(own, waiter))
     }
 }
@@ -533,7 +537,7 @@ impl<W: Work> Crew<W> {
     }
 
     /// Calls a thread to the loop.
-    fn call(&self, waiter: &Waiter<W>) {
+    fn call(&self, waiter: &Participant<W>) {
         let mut called = Places::default();
         waiter.call(&mut called);
         self.bell.ring(called);
@@ -941,7 +945,7 @@ impl<'a, W: Work> Member<'a, W> {
     }
 
     /// The waiter in which it waits for its order from now on.
-    fn waiter(&mut self, state: &mut LoopState<W>, inbox: &mut Inbox<W>) -> Arc<Waiter<W>> {
+    fn waiter(&mut self, state: &mut LoopState<W>, inbox: &mut Inbox<W>) -> Arc<Participant<W>> {
         let waiter = match &self.own {
             Own::Mail(waiter) => return Arc::clone(waiter),
             Own::Order(id) => {
@@ -1097,7 +1101,7 @@ impl<W: Work> LoopState<W> {
     }
 
     /// Keeps a waiter that receives nothing more for reuse.
-    fn keep(&mut self, waiter: Arc<Waiter<W>>) {
+    fn keep(&mut self, waiter: Arc<Participant<W>>) {
         if self.used.len() < WAITERS_KEPT_MAX {
             self.used.push_back(waiter);
         }

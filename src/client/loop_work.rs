@@ -9,7 +9,7 @@ use super::connect::ConnectError;
 use super::crew::{Begun, Poll, Work};
 use super::keep_alive::Kept;
 use super::poller::{Poller, Precision};
-use super::readiness::{self, Verdict, Voter};
+use super::readiness::{self, ReadyVerdict, Voter};
 use super::signals::{Cancel, Signals};
 use crate::config::ConfigError;
 use crate::error::{LockError, LockErrorKind};
@@ -212,15 +212,14 @@ impl LoopWork {
                 let voters: Vec<_> = engine.statuses().map(voter).collect();
                 let quorum = engine.config().quorum();
                 match readiness::judge(self.now, until, quorum, &voters) {
-                    Verdict::Ready => Some(Outcome::Ready(Ok(()))),
-                    Verdict::NotYet(look_at) => {
+                    ReadyVerdict::Ready => Some(Outcome::Ready(Ok(()))),
+                    ReadyVerdict::NotYet(look_at) => {
                         watching.look_at = Some(look_at);
                         None
                     }
-                    Verdict::Late | Verdict::Never => Some(Outcome::Ready(Err(not_ready(
-                        engine.nodes().unavailable(engine.last_now()),
-                        quorum,
-                    )))),
+                    ReadyVerdict::Late | ReadyVerdict::Never => Some(Outcome::Ready(Err(
+                        not_ready(engine.nodes().unavailable(engine.last_now()), quorum),
+                    ))),
                 }
             }
             Watch::Connected(until) => {

@@ -19,7 +19,7 @@ pub(super) enum Precision {
 pub(super) struct Poller {
     poll: Poll,
     events: Events,
-    alarm: Alarm,
+    alarm: PollTimer,
     timeout: Option<Duration>,
     precision: Precision,
     /// Whether the events were fetched without waiting.
@@ -31,7 +31,7 @@ pub(super) struct Poller {
 impl Poller {
     pub(super) fn new() -> std::io::Result<Poller> {
         let poll = Poll::new()?;
-        let alarm = Alarm::new(poll.registry());
+        let alarm = PollTimer::new(poll.registry());
         Ok(Poller {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
@@ -100,7 +100,7 @@ impl Poller {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use timer::Alarm;
+use timer::PollTimer;
 
 /// Linux has timers with file descriptors, so a wait can end between two whole milliseconds.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -124,16 +124,16 @@ mod timer {
 
     /// Ends a wait before the poll's own timeout, which is rounded up to a millisecond. Without it,
     /// as when the process has no descriptor left, waits end late.
-    pub(super) struct Alarm(Option<OwnedFd>);
+    pub(super) struct PollTimer(Option<OwnedFd>);
 
-    impl Alarm {
-        pub(super) fn new(registry: &Registry) -> Alarm {
+    impl PollTimer {
+        pub(super) fn new(registry: &Registry) -> PollTimer {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let registered = |timer: &OwnedFd| {
                 registry.register(&mut SourceFd(&timer.as_raw_fd()), TOKEN, Interest::READABLE)
             };
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
-            Alarm(timer.filter(|timer| registered(timer).is_ok()))
+            PollTimer(timer.filter(|timer| registered(timer).is_ok()))
         }
 
         pub(super) fn set(&self, timeout: Option<Duration>) {
@@ -154,12 +154,12 @@ mod timer {
 
 /// On other systems waits end on whole milliseconds.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-struct Alarm;
+struct PollTimer;
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-impl Alarm {
-    fn new(_: &Registry) -> Alarm {
-        Alarm
+impl PollTimer {
+    fn new(_: &Registry) -> PollTimer {
+        PollTimer
     }
 
     fn set(&self, _: Option<Duration>) {}

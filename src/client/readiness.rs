@@ -17,7 +17,7 @@ pub(super) struct Voter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ReadyVerdict {
     Ready,
     /// It is worth waiting: look again after the next event, and at this moment.
     NotYet(Moment),
@@ -28,23 +28,25 @@ pub(super) enum Verdict {
 }
 
 /// Judges the masters at `now`, for a caller that waits until `until`.
-pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter]) -> Verdict {
+pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter]) -> ReadyVerdict {
     let voting = voters.iter().filter(|voter| voter.state == NodeState::Ready).count();
     if voting >= quorum {
-        return Verdict::Ready;
+        return ReadyVerdict::Ready;
     }
     let left = until.since(now);
     let outlasts = |voter: &&Voter| {
         voter.state != NodeState::Ready && voter.counts_in.is_some_and(|counts_in| counts_in > left)
     };
     if voters.len() - voters.iter().filter(outlasts).count() < quorum {
-        return Verdict::Never;
+        return ReadyVerdict::Never;
     }
     if left.is_zero() {
-        return Verdict::Late;
+        return ReadyVerdict::Late;
     }
     let ends = voters.iter().filter_map(|voter| voter.counts_in);
-    Verdict::NotYet(ends.map(|ends_in| now.after(ends_in.max(LOOK_AGAIN))).fold(until, Moment::min))
+    ReadyVerdict::NotYet(
+        ends.map(|ends_in| now.after(ends_in.max(LOOK_AGAIN))).fold(until, Moment::min),
+    )
 }
 
 #[cfg(test)]
@@ -68,25 +70,28 @@ mod tests {
         let now = Moment::START.after(SECOND);
         let until = now.after(SECOND);
         let table = [
-            (vec![at(Ready), at(Ready), at(Connecting)], Verdict::Ready),
-            (vec![at(Ready), at(Ready), quarantined(9_000)], Verdict::Ready),
-            (vec![at(Ready), at(Connecting), at(BackOff)], Verdict::NotYet(until)),
-            (vec![at(Idle), at(Handshaking), at(BackOff)], Verdict::NotYet(until)),
+            (vec![at(Ready), at(Ready), at(Connecting)], ReadyVerdict::Ready),
+            (vec![at(Ready), at(Ready), quarantined(9_000)], ReadyVerdict::Ready),
+            (vec![at(Ready), at(Connecting), at(BackOff)], ReadyVerdict::NotYet(until)),
+            (vec![at(Idle), at(Handshaking), at(BackOff)], ReadyVerdict::NotYet(until)),
             (
                 vec![at(Ready), quarantined(300), quarantined(9_000)],
-                Verdict::NotYet(now.after(Duration::from_millis(300))),
+                ReadyVerdict::NotYet(now.after(Duration::from_millis(300))),
             ),
             (
                 vec![at(Ready), quarantined(0), quarantined(300)],
-                Verdict::NotYet(now.after(LOOK_AGAIN)),
+                ReadyVerdict::NotYet(now.after(LOOK_AGAIN)),
             ),
-            (vec![at(Ready), quarantined(1_001), quarantined(9_000)], Verdict::Never),
-            (vec![at(BackOff), quarantined(9_000), at(BackOff)], Verdict::NotYet(until)),
+            (vec![at(Ready), quarantined(1_001), quarantined(9_000)], ReadyVerdict::Never),
+            (vec![at(BackOff), quarantined(9_000), at(BackOff)], ReadyVerdict::NotYet(until)),
         ];
         for (at, (voters, expected)) in table.into_iter().enumerate() {
             assert_eq!(judge(now, until, 2, &voters), expected, "row {at}");
         }
-        assert_eq!(judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]), Verdict::Late);
-        assert_eq!(judge(until, until, 2, &[at(Ready), at(Ready), at(BackOff)]), Verdict::Ready);
+        assert_eq!(judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]), ReadyVerdict::Late);
+        assert_eq!(
+            judge(until, until, 2, &[at(Ready), at(Ready), at(BackOff)]),
+            ReadyVerdict::Ready
+        );
     }
 }

@@ -254,7 +254,7 @@ impl<'a> Maker<'a> {
         Ok(Arc::clone(self.system_roots.insert(Arc::new(roots))))
     }
 
-    fn client(&self, url: &TlsUrl) -> Result<Option<Client>, String> {
+    fn client(&self, url: &TlsUrl) -> Result<Option<OwnCertificate>, String> {
         let (certs, cert, keys, key) =
             match (&url.client, self.tls.and_then(|tls| tls.client.as_ref())) {
                 (Some((cert, key)), _) => (
@@ -275,7 +275,7 @@ impl<'a> Maker<'a> {
 }
 
 /// The client's certificates and key, and where the certificates come from.
-type Client = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, String);
+type OwnCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, String);
 
 /// The caller's choice for the whole process, or ring.
 fn provider() -> Result<Arc<CryptoProvider>, String> {

@@ -75,11 +75,11 @@ struct Timed<S> {
     deadline: Moment,
 }
 
-trait Socket: Read + Write {
+trait ReadWrite: Read + Write {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
-impl Socket for TcpStream {
+impl ReadWrite for TcpStream {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
@@ -87,14 +87,14 @@ impl Socket for TcpStream {
 }
 
 #[cfg(all(unix, feature = "cli"))]
-impl Socket for std::os::unix::net::UnixStream {
+impl ReadWrite for std::os::unix::net::UnixStream {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
     }
 }
 
-impl<S: Socket> Timed<S> {
+impl<S: ReadWrite> Timed<S> {
     fn in_time<T>(&mut self, mut act: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
         // A signal interrupts sockets that have a timeout. It ends at the deadline.
         loop {
@@ -111,13 +111,13 @@ impl<S: Socket> Timed<S> {
     }
 }
 
-impl<S: Socket> Read for Timed<S> {
+impl<S: ReadWrite> Read for Timed<S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.in_time(|socket| socket.read(bytes))
     }
 }
 
-impl<S: Socket> Write for Timed<S> {
+impl<S: ReadWrite> Write for Timed<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.in_time(|socket| socket.write(bytes))
     }

@@ -10,11 +10,11 @@ use mio::{Registry, Token};
 
 use super::beside::Beside;
 use super::failure::Failed;
-use super::lookup::Search;
+use super::lookup::NodeSearch;
 use super::records::Records;
 use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
 #[cfg(feature = "tls-no-provider")]
-use super::tls::Failure;
+use super::tls::TlsFailure;
 use crate::config::{Config, Target};
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
@@ -63,7 +63,7 @@ const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
 pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
     pub(super) beside: Option<Beside>,
-    pub(super) search: Search,
+    pub(super) search: NodeSearch,
     /// Whether the node is to be connected as soon as its name is resolved.
     pub(super) is_awaited: bool,
     /// The numeric address, or the last result of the lookup. Empty before that, and for a Unix
@@ -92,7 +92,7 @@ impl Connection {
         Connection {
             socket: None,
             beside: None,
-            search: Search::None,
+            search: NodeSearch::None,
             is_awaited: false,
             addresses,
             address: 0,
@@ -291,7 +291,7 @@ impl Driver {
         let due =
             if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() };
         #[cfg(not(unix))]
-        if self.nodes.iter().any(|connection| matches!(connection.search, Search::Running(_))) {
+        if self.nodes.iter().any(|connection| matches!(connection.search, NodeSearch::Running(_))) {
             let look = self.engine.last_now().after(super::lookup::LOOK_INTERVAL);
             return Some(due.map_or(look, |due| due.min(look)));
         }
@@ -565,7 +565,7 @@ impl Driver {
 /// Ends a connection that has failed. Returns why: TLS knows better than its socket.
 fn end(socket: Socket, failed: Failed) -> Failed {
     #[cfg(feature = "tls-no-provider")]
-    if let Some(Failure { kind, message }) = socket.tls_failure() {
+    if let Some(TlsFailure { kind, message }) = socket.tls_failure() {
         return Failed::with(NodeOutcome::Tls(*kind), message.clone());
     }
     socket.abort();

@@ -15,14 +15,14 @@ use super::failure::Failed;
 use super::sentinel::Located;
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
-use wakeup::{Trigger, Wakeup};
+use wakeup::{LookupWaker, Trigger};
 
 /// What a lookup found.
 pub(super) type Found = io::Result<Located>;
 
 /// The state of the lookup of a node's name.
 #[derive(Default)]
-pub(super) enum Search {
+pub(super) enum NodeSearch {
     #[default]
     None,
     Running(Lookup),
@@ -39,7 +39,7 @@ pub(super) struct Lookup {
     /// Closed when the result is no longer wanted.
     _stop: SyncSender<()>,
     /// Registered with the poll, which reports it when a result is available.
-    _wakeup: Wakeup,
+    _wakeup: LookupWaker,
 }
 
 impl Lookup {
@@ -98,7 +98,7 @@ mod wakeup {
     use mio::net::UnixStream;
     use mio::{Interest, Registry, Token};
 
-    pub(super) struct Wakeup {
+    pub(super) struct LookupWaker {
         end: UnixStream,
         registry: Registry,
     }
@@ -106,14 +106,17 @@ mod wakeup {
     /// Wakes the poll when it is dropped.
     pub(super) struct Trigger(UnixStream);
 
-    pub(super) fn register(registry: &Registry, token: Token) -> io::Result<(Wakeup, Trigger)> {
+    pub(super) fn register(
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<(LookupWaker, Trigger)> {
         let registry = registry.try_clone()?;
         let (mut end, other) = UnixStream::pair()?;
         registry.register(&mut end, token, Interest::READABLE)?;
-        Ok((Wakeup { end, registry }, Trigger(other)))
+        Ok((LookupWaker { end, registry }, Trigger(other)))
     }
 
-    impl Drop for Wakeup {
+    impl Drop for LookupWaker {
         fn drop(&mut self) {
             let _ = self.registry.deregister(&mut self.end);
         }
@@ -138,10 +141,10 @@ mod wakeup {
     /// How often the loop checks a running lookup.
     pub(in crate::mux) const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-    pub(super) struct Wakeup;
+    pub(super) struct LookupWaker;
     pub(super) struct Trigger;
 
-    pub(super) fn register(_: &Registry, _: Token) -> io::Result<(Wakeup, Trigger)> {
-        Ok((Wakeup, Trigger))
+    pub(super) fn register(_: &Registry, _: Token) -> io::Result<(LookupWaker, Trigger)> {
+        Ok((LookupWaker, Trigger))
     }
 }

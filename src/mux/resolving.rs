@@ -8,7 +8,7 @@ use mio::Token;
 
 use super::driver::Driver;
 use super::failure::{Failed, limit};
-use super::lookup::{Found, Lookup, Search};
+use super::lookup::{Found, Lookup, NodeSearch};
 use super::sentinel::{self, Located};
 use crate::config::Target;
 use crate::outcome::{NodeOutcome, Phase, explained, is_limit};
@@ -19,12 +19,12 @@ impl Driver {
     pub(super) fn look_up(&mut self, node: usize) {
         let now = self.engine.last_now();
         let search = match mem::take(&mut self.nodes[node].search) {
-            Search::Over(located) => return self.handle_found(node, Ok(located)),
-            Search::Running(lookup) => Ok(lookup),
-            Search::None | Search::Watching(_) => self.start_lookup(node),
+            NodeSearch::Over(located) => return self.handle_found(node, Ok(located)),
+            NodeSearch::Running(lookup) => Ok(lookup),
+            NodeSearch::None | NodeSearch::Watching(_) => self.start_lookup(node),
         };
         match search {
-            Ok(lookup) => self.nodes[node].search = Search::Running(lookup),
+            Ok(lookup) => self.nodes[node].search = NodeSearch::Running(lookup),
             // A missing thread or descriptor says nothing about the name.
             Err(failed) => return self.fail(now, node, failed),
         }
@@ -70,19 +70,20 @@ impl Driver {
     #[cold]
     pub(super) fn ask_lookup(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
-        let (Search::Running(lookup) | Search::Watching(lookup)) = &connection.search else {
+        let (NodeSearch::Running(lookup) | NodeSearch::Watching(lookup)) = &connection.search
+        else {
             return;
         };
         let Some(found) = lookup.take() else {
             return;
         };
-        let was_watching = matches!(connection.search, Search::Watching(_));
-        connection.search = Search::None;
+        let was_watching = matches!(connection.search, NodeSearch::Watching(_));
+        connection.search = NodeSearch::None;
         match found {
             found if connection.is_awaited => self.handle_found(node, found),
             Ok(located) => {
                 // It may be used much later.
-                connection.search = Search::Over(located.for_later());
+                connection.search = NodeSearch::Over(located.for_later());
                 if was_watching && connection.socket.is_some() {
                     // The one that it is connected to is a master no longer.
                     let outcome = NodeOutcome::Disconnected(io::ErrorKind::ConnectionAborted);
@@ -120,7 +121,7 @@ impl Driver {
             let watch = move |stop: &_| search.watch(located, stop).map(Ok);
             // Without it, a failover is noticed when the connection ends.
             let watch = Lookup::start(&self.registry, self.token(node), address, watch);
-            self.nodes[node].search = watch.map_or(Search::None, Search::Watching);
+            self.nodes[node].search = watch.map_or(NodeSearch::None, NodeSearch::Watching);
         }
         match self.same_server(node) {
             Some(other) => self.engine.handle_node(now, node, NodeEvent::Duplicate { of: other }),
@@ -173,14 +174,14 @@ mod tests {
         let Ok(lookup) = Lookup::start(registry, token, Arc::from("it"), look_up) else {
             panic!("the thread of the lookup does not start");
         };
-        driver.nodes[0].search = Search::Running(lookup);
+        driver.nodes[0].search = NodeSearch::Running(lookup);
         let mut events = Events::with_capacity(1);
-        while let Search::Running(_) = driver.nodes[0].search {
+        while let NodeSearch::Running(_) = driver.nodes[0].search {
             poll.poll(&mut events, Some(Duration::from_millis(5))).unwrap();
             driver.ask_lookup(0);
         }
         match &driver.nodes[0].search {
-            Search::Over(located) => assert_eq!(located.master_for, None),
+            NodeSearch::Over(located) => assert_eq!(located.master_for, None),
             _ => panic!("the result is for the next try"),
         }
     }

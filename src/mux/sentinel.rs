@@ -12,7 +12,7 @@ use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
 use crate::outcome::{explained, explained_connection, printable};
 use crate::proto::foreign;
-use crate::resp::{self, ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
+use crate::resp::{self, ANSWER_BYTES_MAX, NoMaster, SentinelMaster, SentinelRefusal, answer, ask};
 
 /// So many Sentinels are named with the reason why they named no master.
 const REASONS_MAX: usize = 3;
@@ -283,21 +283,27 @@ fn all_of(failures: &[io::Error]) -> io::Error {
 }
 
 /// What a Sentinel's error means, with its code.
-fn refused(refusal: Refusal, service: &str) -> String {
+fn refused(refusal: SentinelRefusal, service: &str) -> String {
     let text = match refusal {
-        Refusal::NoPassword => "NOAUTH: it needs a password of its own: write sentinel_password=",
-        Refusal::WrongPassword => "WRONGPASS: its user or sentinel_password= is wrong",
-        Refusal::NeedlessPassword => "ERR: it has no password: leave out sentinel_password=",
-        Refusal::UnknownMaster => return format!("ERR: it does not know a master \"{service}\""),
-        Refusal::NoSentinel => {
+        SentinelRefusal::NoPassword => {
+            "NOAUTH: it needs a password of its own: write sentinel_password="
+        }
+        SentinelRefusal::WrongPassword => "WRONGPASS: its user or sentinel_password= is wrong",
+        SentinelRefusal::NeedlessPassword => {
+            "ERR: it has no password: leave out sentinel_password="
+        }
+        SentinelRefusal::UnknownMaster => {
+            return format!("ERR: it does not know a master \"{service}\"");
+        }
+        SentinelRefusal::NoSentinel => {
             "ERR unknown command: this is a server and not a Sentinel: write the Sentinel's port"
         }
-        Refusal::Forbidden => "NOPERM: its user lacks +sentinel|master",
-        Refusal::Protected => {
+        SentinelRefusal::Forbidden => "NOPERM: its user lacks +sentinel|master",
+        SentinelRefusal::Protected => {
             "DENIED: it is in protected mode and answers its own machine only: give it a password"
         }
-        Refusal::MaxClients => "ERR: it accepts no more clients: raise its maxclients",
-        Refusal::Other => "it answered with an error",
+        SentinelRefusal::MaxClients => "ERR: it accepts no more clients: raise its maxclients",
+        SentinelRefusal::Other => "it answered with an error",
     };
     text.to_owned()
 }

@@ -14,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::stream::{Received, Stream};
 #[cfg(feature = "tls-no-provider")]
-use super::tls::{Failure, Progress, Session};
+use super::tls::{Session, TlsFailure, TlsProgress};
 use crate::config::NodeConfig;
 use crate::resp::ReplyReader;
 
@@ -131,9 +131,9 @@ impl Socket {
                 send_rest(&mut self.stream, &mut self.unsent)?;
             }
             match tls.shake_hands(&mut self.stream, &mut self.unsent)? {
-                Progress::Waiting => return Ok(Stage::Shaking),
-                Progress::Unread => return Ok(Stage::ShakingUnread),
-                Progress::Over => {}
+                TlsProgress::Waiting => return Ok(Stage::Shaking),
+                TlsProgress::Unread => return Ok(Stage::ShakingUnread),
+                TlsProgress::Over => {}
             }
         }
         self.connected = true;
@@ -142,7 +142,7 @@ impl Socket {
 
     /// Why TLS failed, if it did.
     #[cfg(feature = "tls-no-provider")]
-    pub(super) fn tls_failure(&self) -> Option<&Failure> {
+    pub(super) fn tls_failure(&self) -> Option<&TlsFailure> {
         self.tls.as_ref()?.failure.as_ref()
     }
 

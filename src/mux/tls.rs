@@ -16,7 +16,7 @@ use crate::resp::ReplyReader;
 const HANDSHAKE_READS_PER_TURN_MAX: usize = 16;
 
 /// How far a handshake is.
-pub(super) enum Progress {
+pub(super) enum TlsProgress {
     /// The poll will report further bytes.
     Waiting,
     /// There may be further bytes, and this turn is over.
@@ -27,14 +27,14 @@ pub(super) enum Progress {
 
 /// Why TLS failed, with words that may quote the server.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct TlsFailure {
     pub(super) kind: TlsErrorKind,
     pub(super) message: String,
 }
 
-impl Failure {
+impl TlsFailure {
     /// `is_greeted`: whether the server had chosen a version of TLS before.
-    fn of(error: &rustls::Error, is_greeted: bool) -> Failure {
+    fn of(error: &rustls::Error, is_greeted: bool) -> TlsFailure {
         let kind = kind_of(error, is_greeted);
         let message = match (error, kind) {
             (rustls::Error::InvalidCertificate(error), _) => words_of_certificate(error),
@@ -52,18 +52,18 @@ impl Failure {
             }
             _ => error.to_string(),
         };
-        Failure { kind, message }
+        TlsFailure { kind, message }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", NodeOutcome::Tls(self.kind), self.message)
     }
 }
 
 /// Its source is the [`TlsErrorKind`].
-impl std::error::Error for Failure {
+impl std::error::Error for TlsFailure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.kind)
     }
@@ -82,7 +82,7 @@ pub(super) struct Session {
     /// Whether the server has ended its side.
     is_ended: bool,
     /// Why it failed, if it did.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<TlsFailure>,
 }
 
 impl Session {
@@ -99,22 +99,22 @@ impl Session {
         &mut self,
         stream: &mut Stream,
         unsent: &mut BytesMut,
-    ) -> io::Result<Progress> {
+    ) -> io::Result<TlsProgress> {
         for _ in 0..HANDSHAKE_READS_PER_TURN_MAX {
             self.write_records(stream, unsent)?;
             match self.read_records(stream) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => self.process(stream, unsent)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(Progress::Waiting);
+                    return Ok(TlsProgress::Waiting);
                 }
                 Err(error) => return Err(error),
             }
             if !self.rustls.is_handshaking() {
-                return Ok(Progress::Over);
+                return Ok(TlsProgress::Over);
             }
         }
-        Ok(Progress::Unread)
+        Ok(TlsProgress::Unread)
     }
 
     /// Encrypts and sends the bytes, and keeps what the socket does not accept.
@@ -182,7 +182,7 @@ impl Session {
             Err(error) => {
                 // An alert tells the server why; the connection ends, whether it arrives or not.
                 let _ = self.write_records(stream, unsent);
-                self.failure = Some(Failure::of(&error, before.is_some()));
+                self.failure = Some(TlsFailure::of(&error, before.is_some()));
                 Err(ErrorKind::InvalidData.into())
             }
         }
@@ -305,10 +305,10 @@ fn last_words(
     }
 }
 
-/// In place of an error of rustls, a [`Failure`].
+/// In place of an error of rustls, a [`TlsFailure`].
 fn with_kind(error: io::Error, is_greeted: bool) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner.map(|inner| Failure::of(inner, is_greeted)) {
+    match inner.map(|inner| TlsFailure::of(inner, is_greeted)) {
         Some(failure) => io::Error::new(ErrorKind::InvalidData, failure),
         None => error,
     }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     impl Client {
-        fn shake_hands(&mut self) -> Progress {
+        fn shake_hands(&mut self) -> TlsProgress {
             self.session.shake_hands(&mut self.stream, &mut self.unsent).unwrap()
         }
 
@@ -500,7 +500,7 @@ mod tests {
     fn plaintext_that_a_read_leaves_is_received_without_another_record() {
         let (mut client, mut socket) = connect();
         let mut server = server();
-        while !matches!(client.shake_hands(), Progress::Over) {
+        while !matches!(client.shake_hands(), TlsProgress::Over) {
             serve(&mut server, &mut socket);
         }
         // The end of the handshake leaves with it.
@@ -533,12 +533,12 @@ mod tests {
     #[test]
     fn turn_of_a_handshake_reads_a_bounded_number_of_times() {
         let (mut client, mut socket) = connect();
-        assert!(matches!(client.shake_hands(), Progress::Waiting));
+        assert!(matches!(client.shake_hands(), TlsProgress::Waiting));
         // The begin of a ServerHello with 65,520 bytes, a byte in each record.
         let message = [2, 0, 0xff, 0xf0].into_iter().chain(std::iter::repeat_n(0, 14_000));
         let records: Vec<u8> = message.flat_map(|byte| [22, 3, 3, 0, 1, byte]).collect();
         socket.write_all(&records).unwrap();
         // After that, rustls refuses more.
-        assert!(matches!(client.shake_hands(), Progress::Unread));
+        assert!(matches!(client.shake_hands(), TlsProgress::Unread));
     }
 }

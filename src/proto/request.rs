@@ -1,6 +1,6 @@
 //! What was sent to a node, and what its reply answers.
 
-use super::command::{ReleaseWith, Section, Shape, Step as Stride};
+use super::command::{ReleaseWith, Section, Shape, Step};
 use super::kind::Lost;
 use crate::moment::Moment;
 use crate::proto::index::RoundId;
@@ -40,7 +40,7 @@ impl Request {
             Request::HandOn(_) => Shape::HandedOn,
             Request::Wait(WaitCommand::QueueUp(_)) => Shape::Place,
             Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
-            Request::About(Question::Handshake(Step::Probe)) => Shape::Missing,
+            Request::About(Question::Handshake(HandshakeStep::Probe)) => Shape::Missing,
             Request::About(_) | Request::Raise(_) | Request::Kill(_) | Request::Wait(_) => {
                 Shape::Number
             }
@@ -61,7 +61,7 @@ impl Request {
 /// What a node is asked or told about its server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Question {
-    Handshake(Step),
+    Handshake(HandshakeStep),
     Time,
     /// Whether the server is still a master, and of which history.
     Role,
@@ -79,7 +79,7 @@ pub(crate) struct InFlight {
 
 /// A step of the handshake. All of them are sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum HandshakeStep {
     Authenticate,
     Select,
     SetName,
@@ -105,7 +105,7 @@ pub(crate) enum WaitCommand {
     /// How long the key lives; next to `Watch` on the wire.
     TimeToLive { stand: u32, watch: u32 },
     /// For a place that is left, by its number.
-    StepOut(u32, Stride),
+    StepOut(u32, Step),
 }
 
 impl WaitCommand {

@@ -23,7 +23,7 @@ pub(crate) enum LockKind {
 
 /// What sets a kind of lock apart.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct KindRow {
     /// What the resource is called in `Debug`.
     pub(crate) name: &'static str,
     /// Its number in the text of a hand-over.
@@ -34,7 +34,7 @@ pub(crate) struct Row {
     pub(crate) kept_by: KeptBy,
     pub(crate) keys: Keys,
     pub(crate) refusal: Refusal,
-    pub(crate) queue: Queue,
+    pub(crate) queue: QueueOf,
     pub(crate) line: Line,
     /// Whether it may become a share while it is held (K7).
     pub(crate) sharing: Sharing,
@@ -107,7 +107,7 @@ pub(crate) enum Refusal {
 
 /// The plain key whose queue on a master a refused acquisition joins (K9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub(crate) enum QueueOf {
     /// Its own key's, as described in W1 to W15.
     Own,
     /// That of its name.
@@ -149,83 +149,83 @@ pub(super) mod numbers {
     pub(crate) const TAKE_OVER: u8 = 6;
 }
 
-const PLAIN: Row = Row {
+const PLAIN: KindRow = KindRow {
     name: "Plain",
     number: numbers::PLAIN,
     trial: None,
     kept_by: KeptBy::PlainCommands,
     keys: Keys::Names,
     refusal: Refusal::Held,
-    queue: Queue::Own,
+    queue: QueueOf::Own,
     line: Line::OneAsks,
     sharing: Sharing::CanBeShared,
 };
 
-const SET: Row = Row {
+const SET: KindRow = KindRow {
     name: "All",
     number: numbers::SET,
     trial: Some(Trial::Several),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::Names,
     refusal: Refusal::HeldName,
-    queue: Queue::OfHeldName,
+    queue: QueueOf::OfHeldName,
     line: Line::OneAsks,
     sharing: Sharing::Never,
 };
 
-const SHARED: Row = Row {
+const SHARED: KindRow = KindRow {
     name: "Shared",
     number: numbers::SHARED,
     trial: Some(Trial::Shares),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::And(INTENT),
     refusal: Refusal::Held,
-    queue: Queue::OfName,
+    queue: QueueOf::OfName,
     line: Line::AllAsk,
     sharing: Sharing::CanBeShared,
 };
 
-const EXCLUSIVE: Row = Row {
+const EXCLUSIVE: KindRow = KindRow {
     name: "Exclusive",
     number: numbers::EXCLUSIVE,
     trial: Some(Trial::Shares),
     kept_by: KeptBy::PlainCommands,
     keys: Keys::And(INTENT),
     refusal: Refusal::Sign,
-    queue: Queue::OfName,
+    queue: QueueOf::OfName,
     line: Line::OneAsks,
     sharing: Sharing::CanBeShared,
 };
 
-const SLOT: Row = Row {
+const SLOT: KindRow = KindRow {
     name: "Slot",
     number: numbers::SLOT,
     trial: Some(Trial::Permits),
     kept_by: KeptBy::PlainCommands,
     keys: Keys::Slots,
     refusal: Refusal::FreeSlots,
-    queue: Queue::OfSlot,
+    queue: QueueOf::OfSlot,
     line: Line::EachAsks,
     sharing: Sharing::CanBeShared,
 };
 
-const VALUE: Row = Row {
+const VALUE: KindRow = KindRow {
     name: "As",
     number: numbers::VALUE,
     trial: Some(Trial::Owned),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::And(COMPANION),
     refusal: Refusal::Held,
-    queue: Queue::OfName,
+    queue: QueueOf::OfName,
     line: Line::OneAsks,
     sharing: Sharing::Never,
 };
 
-const TAKE_OVER: Row = Row {
+const TAKE_OVER: KindRow = KindRow {
     name: "TakeOver",
     number: numbers::TAKE_OVER,
     kept_by: KeptBy::Nothing,
-    queue: Queue::None,
+    queue: QueueOf::None,
     ..VALUE
 };
 
@@ -237,7 +237,7 @@ const INTENT: &[u8] = b":intent";
 const COMPANION: &[u8] = b":as";
 
 impl LockKind {
-    pub(crate) fn row(&self) -> &'static Row {
+    pub(crate) fn row(&self) -> &'static KindRow {
         match self {
             LockKind::Plain => &PLAIN,
             LockKind::Set(_) => &SET,

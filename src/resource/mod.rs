@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) use checks::{InvalidResource, LISTED_MAX, NAMES_BYTES_MAX, SLOTS_NAME_MAX};
 pub use checks::{RESOURCE_BYTES_MAX, RESOURCES_MAX, SLOTS_MAX, VALUE_BYTES_MAX};
 pub use kind::Trial;
-pub(crate) use kind::{KeptBy, Keys, Line, LockKind, Queue, Refusal, Row, Sharing};
+pub(crate) use kind::{KeptBy, Keys, KindRow, Line, LockKind, QueueOf, Refusal, Sharing};
 use name::Name;
 
 use crate::token::LockToken;
@@ -79,7 +79,7 @@ impl Resource {
     }
 
     /// What the locks of this kind have in common.
-    pub(crate) fn row(&self) -> &'static Row {
+    pub(crate) fn row(&self) -> &'static KindRow {
         self.kind().row()
     }
 
@@ -148,7 +148,7 @@ impl Key {
         self.0.kind()
     }
 
-    pub(crate) fn row(&self) -> &'static Row {
+    pub(crate) fn row(&self) -> &'static KindRow {
         self.0.row()
     }
 

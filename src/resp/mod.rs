@@ -37,7 +37,9 @@ pub(crate) use scripts::{
     RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
     TRIAL,
 };
-pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
+pub(crate) use sentinel::{
+    ANSWER_BYTES_MAX, NoMaster, SentinelMaster, SentinelRefusal, answer, ask,
+};
 #[cfg(feature = "testing")]
 pub(crate) use trial::without_trial;
 pub use wait::message;

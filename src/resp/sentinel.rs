@@ -44,14 +44,14 @@ pub(crate) struct SentinelMaster {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoMaster {
     /// It answered with an error.
-    Refused(Refusal),
+    Refused(SentinelRefusal),
     /// It is no Sentinel, or does not say what it should.
     Protocol,
 }
 
 /// The error of a Sentinel. What else it said may repeat what it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum SentinelRefusal {
     NoPassword,
     WrongPassword,
     NeedlessPassword,
@@ -64,23 +64,23 @@ pub(crate) enum Refusal {
     Other,
 }
 
-impl Refusal {
-    fn of(line: &[u8]) -> Refusal {
+impl SentinelRefusal {
+    fn of(line: &[u8]) -> SentinelRefusal {
         let has = |words: &[u8]| line.windows(words.len()).any(|it| it.eq_ignore_ascii_case(words));
         match line.split(|byte| *byte == b' ').next() {
-            Some(b"NOAUTH") => Refusal::NoPassword,
-            Some(b"WRONGPASS") => Refusal::WrongPassword,
-            Some(b"NOPERM") => Refusal::Forbidden,
-            Some(b"DENIED") => Refusal::Protected,
+            Some(b"NOAUTH") => SentinelRefusal::NoPassword,
+            Some(b"WRONGPASS") => SentinelRefusal::WrongPassword,
+            Some(b"NOPERM") => SentinelRefusal::Forbidden,
+            Some(b"DENIED") => SentinelRefusal::Protected,
             // Servers before 6.0 say the first and the third.
-            _ if has(b"invalid password") => Refusal::WrongPassword,
+            _ if has(b"invalid password") => SentinelRefusal::WrongPassword,
             _ if has(b"without any password") || has(b"no password is set") => {
-                Refusal::NeedlessPassword
+                SentinelRefusal::NeedlessPassword
             }
-            _ if has(b"no such master") => Refusal::UnknownMaster,
-            _ if has(b"unknown command") => Refusal::NoSentinel,
-            _ if has(b"max number of clients") => Refusal::MaxClients,
-            _ => Refusal::Other,
+            _ if has(b"no such master") => SentinelRefusal::UnknownMaster,
+            _ if has(b"unknown command") => SentinelRefusal::NoSentinel,
+            _ if has(b"max number of clients") => SentinelRefusal::MaxClients,
+            _ => SentinelRefusal::Other,
         }
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaste
         Some(b'*') => {}
         Some(b'-') => {
             let said = line(bytes, LINE_BYTES_MAX)?;
-            return said.map_or(Ok(None), |said| Err(NoMaster::Refused(Refusal::of(said))));
+            return said.map_or(Ok(None), |said| Err(NoMaster::Refused(SentinelRefusal::of(said))));
         }
         Some(_) => return Err(NoMaster::Protocol),
     }
@@ -244,23 +244,35 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_refused() {
         let refused = |refusal| Err(NoMaster::Refused(refusal));
-        let table: [(&[u8], Refusal); 11] = [
-            (b"-ERR No such master with that name\r\n", Refusal::UnknownMaster),
-            (b"+OK\r\n-NOAUTH Authentication required.\r\n", Refusal::NoPassword),
-            (b"-NOAUTH\r\n", Refusal::NoPassword),
-            (b"-WRONGPASS invalid username-password pair\r\n-NOAUTH\r\n", Refusal::WrongPassword),
-            (b"-ERR invalid password\r\n", Refusal::WrongPassword),
-            (b"-ERR AUTH <password> called without any password\r\n", Refusal::NeedlessPassword),
-            (b"-ERR Client sent AUTH, but no password is set\r\n", Refusal::NeedlessPassword),
-            (b"-ERR unknown command 'SENTINEL'\r\n", Refusal::NoSentinel),
-            (b"-NOPERM this user has no permissions\r\n", Refusal::Forbidden),
-            (b"-DENIED Redis is running in protected mode\r\n", Refusal::Protected),
-            (b"-ERR odd\r\n", Refusal::Other),
+        let table: [(&[u8], SentinelRefusal); 11] = [
+            (b"-ERR No such master with that name\r\n", SentinelRefusal::UnknownMaster),
+            (b"+OK\r\n-NOAUTH Authentication required.\r\n", SentinelRefusal::NoPassword),
+            (b"-NOAUTH\r\n", SentinelRefusal::NoPassword),
+            (
+                b"-WRONGPASS invalid username-password pair\r\n-NOAUTH\r\n",
+                SentinelRefusal::WrongPassword,
+            ),
+            (b"-ERR invalid password\r\n", SentinelRefusal::WrongPassword),
+            (
+                b"-ERR AUTH <password> called without any password\r\n",
+                SentinelRefusal::NeedlessPassword,
+            ),
+            (
+                b"-ERR Client sent AUTH, but no password is set\r\n",
+                SentinelRefusal::NeedlessPassword,
+            ),
+            (b"-ERR unknown command 'SENTINEL'\r\n", SentinelRefusal::NoSentinel),
+            (b"-NOPERM this user has no permissions\r\n", SentinelRefusal::Forbidden),
+            (b"-DENIED Redis is running in protected mode\r\n", SentinelRefusal::Protected),
+            (b"-ERR odd\r\n", SentinelRefusal::Other),
         ];
         for (bytes, refusal) in table {
             assert_eq!(answer(bytes), refused(refusal));
         }
-        assert_eq!(answer(b"-ERR max number of clients reached\r\n"), refused(Refusal::MaxClients));
+        assert_eq!(
+            answer(b"-ERR max number of clients reached\r\n"),
+            refused(SentinelRefusal::MaxClients)
+        );
         assert_eq!(answer(b"-ERR No such"), Ok(None), "it may be an error of any kind");
         let strange: [&[u8]; 9] = [
             b"HTTP/1.1 200 OK\r\n",

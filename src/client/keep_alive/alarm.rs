@@ -4,18 +4,18 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-pub(super) struct Alarm {
+pub(super) struct LossEvent {
     bell: UnixStream,
     /// Kept, so that ringing raises no SIGPIPE after the listeners have closed theirs.
     listener: UnixStream,
 }
 
-impl Alarm {
-    pub(super) fn new() -> io::Result<Alarm> {
+impl LossEvent {
+    pub(super) fn new() -> io::Result<LossEvent> {
         let (bell, listener) = UnixStream::pair()?;
         // A thread rings while it holds a mutex.
         bell.set_nonblocking(true)?;
-        Ok(Alarm { bell, listener })
+        Ok(LossEvent { bell, listener })
     }
 
     /// Makes the listeners' sockets readable. To be called at most twice.

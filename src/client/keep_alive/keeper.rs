@@ -30,12 +30,12 @@ pub(super) type Key = u64;
 
 pub(in crate::client) struct Keeper {
     /// A thread that holds this mutex does not block.
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
     /// Notified when the first lock is kept.
     changed: Condvar,
 }
 
-struct State {
+struct KeeperState {
     locks: BTreeMap<Key, Arc<Kept>>,
     /// How many locks have been kept so far.
     so_far: Key,
@@ -46,7 +46,8 @@ struct State {
 
 impl Keeper {
     pub(in crate::client) fn new() -> Keeper {
-        let state = State { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
+        let state =
+            KeeperState { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
         Keeper { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -138,7 +139,7 @@ impl Keeper {
 
     /// Waits for a lock, and ends the thread if none comes.
     fn idle(&self) -> Turn {
-        let is_idle = |state: &mut State| state.redlock.is_none();
+        let is_idle = |state: &mut KeeperState| state.redlock.is_none();
         let waited = self.changed.wait_timeout_while(self.lock(), SLEEP_MAX, is_idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if state.redlock.is_none() {
@@ -154,7 +155,7 @@ impl Keeper {
         self.lock()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeeperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,13 +21,13 @@ pub(in crate::client) struct Kept {
     pub(super) lease: Lease,
     terms: Terms,
     /// A thread that holds this mutex does not block.
-    state: Mutex<State>,
+    state: Mutex<KeptState>,
     /// Notified when a loss is recorded.
     lost: Condvar,
 }
 
-struct State {
-    place: Place,
+struct KeptState {
+    place: LeaseAt,
     /// What it has captured is dropped by the holder or by the thread that calls it, not in the
     /// loop: it goes when the holder gives the lock up.
     on_loss: Option<OnLoss>,
@@ -37,7 +37,7 @@ struct State {
     tell_at: Moment,
     loss: Option<LossCause>,
     #[cfg(unix)]
-    alarm: Option<super::alarm::Alarm>,
+    alarm: Option<super::alarm::LossEvent>,
     /// Whether `on_loss` was called.
     is_told: bool,
     error: Option<LockError>,
@@ -48,7 +48,7 @@ struct State {
 
 /// Where the lease is.
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation")]
-pub(super) enum Place {
+pub(super) enum LeaseAt {
     /// The engine gave it back: the lock is lost.
     Here(Lease),
     /// The engine renews it.
@@ -57,7 +57,7 @@ pub(super) enum Place {
     Gone,
 }
 
-impl State {
+impl KeptState {
     /// When the loop should have reported a loss: it knows the cause better.
     fn overdue_at(&self) -> Moment {
         self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
@@ -101,8 +101,8 @@ impl Kept {
         Kept {
             lease: lease.over_after(ttl),
             terms,
-            state: Mutex::new(State {
-                place: Place::Gone,
+            state: Mutex::new(KeptState {
+                place: LeaseAt::Gone,
                 on_loss,
                 deadline,
                 tell_at: terms.tell_at(now, deadline),
@@ -118,11 +118,11 @@ impl Kept {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeptState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, state: &State, cause: LossCause, now: Moment) -> Loss {
+    fn report(&self, state: &KeptState, cause: LossCause, now: Moment) -> Loss {
         let (resource, error) = (self.lease.resource().clone(), state.error.clone());
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
@@ -149,7 +149,7 @@ impl Kept {
         loop {
             let now = Clock.now();
             let overdue_at = state.overdue_at();
-            let is_gone = matches!(state.place, Place::Gone);
+            let is_gone = matches!(state.place, LeaseAt::Gone);
             if !is_gone && (now >= overdue_at || now >= until) {
                 state.look(now);
             }
@@ -170,7 +170,7 @@ impl Kept {
     pub(super) fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         let mut state = self.lock();
         if state.alarm.is_none() {
-            let alarm = super::alarm::Alarm::new()?;
+            let alarm = super::alarm::LossEvent::new()?;
             state.look(Clock.now());
             if state.loss.is_some() {
                 alarm.ring();
@@ -193,21 +193,21 @@ impl Kept {
 
     pub(super) fn renewed_by(&self) -> Option<OpId> {
         match self.lock().place {
-            Place::Engine(op) => Some(op),
-            Place::Here(_) | Place::Gone => None,
+            LeaseAt::Engine(op) => Some(op),
+            LeaseAt::Here(_) | LeaseAt::Gone => None,
         }
     }
 
     /// The holder gives the lock up, wherever it is. The callback is the holder's to drop.
-    pub(super) fn give_up(&self) -> (Place, Option<OnLoss>) {
+    pub(super) fn give_up(&self) -> (LeaseAt, Option<OnLoss>) {
         let mut state = self.lock();
         self.let_go(&mut state);
-        (replace(&mut state.place, Place::Gone), state.on_loss.take())
+        (replace(&mut state.place, LeaseAt::Gone), state.on_loss.take())
     }
 
     /// Those who wait for a loss need not wait longer. A forked process may have the socket's other
     /// end, so closing it here would not be noticed.
-    fn let_go(&self, state: &mut State) {
+    fn let_go(&self, state: &mut KeptState) {
         #[cfg(unix)]
         if let Some(alarm) = state.alarm.take() {
             alarm.ring();
@@ -220,9 +220,9 @@ impl Kept {
     pub(super) fn take(&self, stopped: Option<Lease>) -> Lease {
         let mut state = self.lock();
         self.let_go(&mut state);
-        let lease = match (stopped, replace(&mut state.place, Place::Gone)) {
-            (Some(lease), _) | (None, Place::Here(lease)) => lease,
-            (None, Place::Engine(_) | Place::Gone) => return self.over(),
+        let lease = match (stopped, replace(&mut state.place, LeaseAt::Gone)) {
+            (Some(lease), _) | (None, LeaseAt::Here(lease)) => lease,
+            (None, LeaseAt::Engine(_) | LeaseAt::Gone) => return self.over(),
         };
         state.look(Clock.now());
         if state.loss.is_none() {
@@ -233,7 +233,7 @@ impl Kept {
 
     /// The engine renews the lock.
     pub(in crate::client) fn note_place(&self, op: OpId) {
-        self.lock().place = Place::Engine(op);
+        self.lock().place = LeaseAt::Engine(op);
     }
 
     /// The engine has renewed the lock. Returns whether that counts: the holder may have seen its
@@ -269,18 +269,18 @@ impl Kept {
         // The masters may have said that it is over, whatever the clock says.
         state.deadline = state.deadline.min(lease.valid_until());
         match state.place {
-            Place::Engine(_) => {
-                state.place = Place::Here(lease);
+            LeaseAt::Engine(_) => {
+                state.place = LeaseAt::Here(lease);
                 None
             }
-            Place::Here(_) | Place::Gone => Some(lease),
+            LeaseAt::Here(_) | LeaseAt::Gone => Some(lease),
         }
     }
 
     /// When a loss is overdue, if none was reported.
     pub(in crate::client) fn overdue_at(&self) -> Option<Moment> {
         let state = self.lock();
-        let is_over = state.is_told || matches!(state.place, Place::Gone);
+        let is_over = state.is_told || matches!(state.place, LeaseAt::Gone);
         (!is_over).then(|| state.overdue_at())
     }
 
@@ -292,7 +292,7 @@ impl Kept {
             state.look(now);
             self.lost.notify_all();
         }
-        let (Some(cause), false) = (state.loss, matches!(state.place, Place::Gone)) else {
+        let (Some(cause), false) = (state.loss, matches!(state.place, LeaseAt::Gone)) else {
             return;
         };
         if replace(&mut state.is_told, true) {

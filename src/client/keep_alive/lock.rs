@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keeper::Key;
-use super::kept::{Kept, Place};
+use super::kept::{Kept, LeaseAt};
 use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
@@ -379,9 +379,9 @@ impl Drop for KeptLock {
         // Before what may panic: the thread waits for what it does not know to be over.
         self.redlock.shared.keeper.remove(self.key);
         match place {
-            Place::Here(lease) => self.redlock.abandon(lease),
-            Place::Engine(op) => self.redlock.shared.crew.leave(Order::Stop(op)),
-            Place::Gone => {}
+            LeaseAt::Here(lease) => self.redlock.abandon(lease),
+            LeaseAt::Engine(op) => self.redlock.shared.crew.leave(Order::Stop(op)),
+            LeaseAt::Gone => {}
         }
         drop(on_loss);
     }

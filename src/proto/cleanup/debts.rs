@@ -39,7 +39,7 @@ const KILLS_MAX: usize = 8;
 pub(super) struct Debt {
     key: Key,
     ttl: Ttl,
-    stage: Stage,
+    stage: DebtStage,
     /// When the next step of its stage is due, if the node is ready.
     due: Moment,
     /// When the key has certainly expired.
@@ -59,7 +59,7 @@ pub(super) struct Debt {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DebtStage {
     /// The lock may still be held: nothing is released. The client's own old connections are killed
     /// when the node is ready. At `due`, the debt is dropped.
     Dormant,
@@ -70,14 +70,14 @@ enum Stage {
     Again,
 }
 
-impl Stage {
+impl DebtStage {
     fn is_awake(self) -> bool {
-        matches!(self, Stage::Awake | Stage::Again)
+        matches!(self, DebtStage::Awake | DebtStage::Again)
     }
 
     /// The stage that covers both.
-    fn and(self, other: Stage) -> Stage {
-        if self.is_awake() || other.is_awake() { Stage::Awake } else { Stage::Dormant }
+    fn and(self, other: DebtStage) -> DebtStage {
+        if self.is_awake() || other.is_awake() { DebtStage::Awake } else { DebtStage::Dormant }
     }
 }
 
@@ -283,7 +283,7 @@ impl Debts {
         if is_to_follow && debt.foreign.is_empty() {
             return Some(self.end_and_repeat(here, token, debt));
         }
-        debt.stage = Stage::Awake;
+        debt.stage = DebtStage::Awake;
         let is_to_wait = debt.waits_for_release() && debt.is_one_set;
         debt.due = if is_to_wait { here.answered_at } else { here.now };
         self.put(token, debt);
@@ -299,7 +299,7 @@ impl Debts {
         let own = here.origins();
         debt.origins.known.retain(|origin| !own.known.contains(origin));
         if !debt.origins.is_empty() {
-            (debt.due, debt.stage) = (here.answered_at, Stage::Again);
+            (debt.due, debt.stage) = (here.answered_at, DebtStage::Again);
             self.put(token, debt);
         }
         kills
@@ -338,7 +338,7 @@ impl Debts {
         let expires = expiry(now, ttl);
         if let Some(debt) = self.by_token.get_mut(&token) {
             debt.expires = debt.expires.max(expires);
-            if debt.stage == Stage::Dormant {
+            if debt.stage == DebtStage::Dormant {
                 debt.due = debt.due.max(expires);
             }
         }
@@ -358,7 +358,7 @@ impl Debts {
         let is_over = now.is_certainly_past(debt.expires);
         let (claim, expires) = (debt.claim(token), debt.expires);
         let kills = match debt.stage {
-            Stage::Dormant => {
+            DebtStage::Dormant => {
                 // The lock may have been extended since: then its copy is in doubt for longer.
                 let latest = debt.expires.after(here.doubted_for);
                 let until = debt.doubtful_until();
@@ -369,16 +369,16 @@ impl Debts {
                 self.put(token, Debt { due, ..debt });
                 return None;
             }
-            Stage::Again if is_over => return None,
-            Stage::Again if self.is_ending(&debt) => {
+            DebtStage::Again if is_over => return None,
+            DebtStage::Again if self.is_ending(&debt) => {
                 self.put(token, Debt { due: here.answered_at, ..debt });
                 return None;
             }
             // The release is sent at least once, even after the expiry. A frozen server may run at
             // any time what it has not read, and a process that was paused learns too late when its
             // connection ended.
-            Stage::Awake => self.end_and_repeat(here, token, debt),
-            Stage::Again => Kills::new(),
+            DebtStage::Awake => self.end_and_repeat(here, token, debt),
+            DebtStage::Again => Kills::new(),
         };
         Some(Due { claim, expires, kills })
     }
@@ -436,7 +436,7 @@ impl Debt {
         Debt {
             key: claim.key.undone(),
             ttl: claim.ttl,
-            stage: Stage::Dormant,
+            stage: DebtStage::Dormant,
             due: expires,
             expires,
             origins: Origins::default(),
@@ -449,7 +449,7 @@ impl Debt {
 
     /// A release could not be sent, or was lost with its connection.
     pub(super) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
-        Debt { stage: Stage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
+        Debt { stage: DebtStage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
     }
 
     /// A node refused a release temporarily: it is repeated until the key has expired.
@@ -507,9 +507,9 @@ impl Debt {
             }
         }
         match self.stage {
-            Stage::Dormant => self.uncounted_until.is_some() || self.unseen_until.is_some(),
-            Stage::Awake => true,
-            Stage::Again => false,
+            DebtStage::Dormant => self.uncounted_until.is_some() || self.unseen_until.is_some(),
+            DebtStage::Awake => true,
+            DebtStage::Again => false,
         }
     }
 }
@@ -577,7 +577,7 @@ mod tests {
 
     /// Runs the events on connection 9. Returns the stage of the debt that is left, when it is due
     /// in milliseconds, and what was sent: kills, and zeros for releases.
-    fn run(events: &[Event]) -> (Option<(Stage, u64)>, Vec<i64>) {
+    fn run(events: &[Event]) -> (Option<(DebtStage, u64)>, Vec<i64>) {
         let (now, claim, here) = (at(0), claim(), |millis| here(at(millis), 9));
         let (mut debts, mut sent) = (Debts::default(), Vec::new());
         for event in events {
@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn each_event_takes_a_debt_to_its_next_stage() {
-        use Stage::{Again, Awake, Dormant};
+        use DebtStage::{Again, Awake, Dormant};
         let (woken, kept) = (Woken { follows: false }, Woken { follows: true });
         let table: &[(&[Event], _, &[i64])] = &[
             // A lock that may be held: nothing is sent, whatever comes.
@@ -717,7 +717,7 @@ mod bounds {
         LockToken::from_random(random)
     }
 
-    fn debt(stage: Stage, expires: Moment) -> Debt {
+    fn debt(stage: DebtStage, expires: Moment) -> Debt {
         let (key, ttl) = (
             Key::new(Resource::new("key").unwrap(), b""),
             Ttl::new(Duration::from_secs(1)).unwrap(),
@@ -731,8 +731,8 @@ mod bounds {
     fn key_has_expired_when_the_later_of_two_has() {
         for [one, other] in [[SOON, LATER], [LATER, SOON]] {
             let mut debts = Debts::default();
-            assert!(debts.add(NOW, token(0), debt(Stage::Dormant, one)));
-            assert!(debts.add(NOW, token(0), debt(Stage::Awake, other)));
+            assert!(debts.add(NOW, token(0), debt(DebtStage::Dormant, one)));
+            assert!(debts.add(NOW, token(0), debt(DebtStage::Awake, other)));
             assert_eq!(debts.by_token[&token(0)].expires, LATER);
         }
     }
@@ -740,7 +740,7 @@ mod bounds {
     /// What either of two debts for one token says of its copy holds for both.
     #[test]
     fn doubts_of_two_debts_are_added() {
-        let plain = debt(Stage::Dormant, LATER);
+        let plain = debt(DebtStage::Dormant, LATER);
         let uncounted = Debt { uncounted_until: Some(LATER), ..plain.clone() };
         let unseen = Debt { unseen_until: Some(LATER), ..plain.clone() };
         let foreign = Debt { foreign: origins(0..1), ..plain.clone() };
@@ -772,7 +772,7 @@ mod bounds {
         let other = Origins { known: vec![other], has_unknown: false };
         let mut debts = Debts::default();
         for (number, origins) in [(0, origins(1..2)), (1, other.clone())] {
-            let debt = Debt { origins, ..debt(Stage::Dormant, LATER) };
+            let debt = Debt { origins, ..debt(DebtStage::Dormant, LATER) };
             assert!(debts.add(NOW, token(number), debt));
         }
         debts.connection_killed(&here(), 1);
@@ -786,7 +786,7 @@ mod bounds {
         let mut debts = Debts::default();
         for number in 0..3 {
             let origins = origins(4 * number..4 * number + 4);
-            let debt = Debt { origins, ..debt(Stage::Dormant, LATER) };
+            let debt = Debt { origins, ..debt(DebtStage::Dormant, LATER) };
             assert!(debts.add(NOW, token(number as usize), debt));
         }
         let key = Key::new(Resource::new("key").unwrap(), b"");
@@ -828,18 +828,18 @@ mod bounds {
     fn debts_beyond_the_most_are_not_kept_unless_others_are_over() {
         let mut debts = Debts::default();
         // Each tenth lock was given up: its release has to follow, whatever the time.
-        let (awake, dormant) = (debt(Stage::Awake, SOON), debt(Stage::Dormant, SOON));
+        let (awake, dormant) = (debt(DebtStage::Awake, SOON), debt(DebtStage::Dormant, SOON));
         let one = |number| if number % 10 == 0 { awake.clone() } else { dormant.clone() };
         debts.by_token = (0..DEBTS_KEPT_MAX).map(|number| (token(number), one(number))).collect();
         debts.note_all();
-        assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(Stage::Awake, LATER)));
-        assert!(debts.add(NOW, token(0), debt(Stage::Awake, LATER)), "it is no other debt");
-        let adopted = Debt { foreign: origins(0..1), ..debt(Stage::Dormant, SOON) };
+        assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(DebtStage::Awake, LATER)));
+        assert!(debts.add(NOW, token(0), debt(DebtStage::Awake, LATER)), "it is no other debt");
+        let adopted = Debt { foreign: origins(0..1), ..debt(DebtStage::Dormant, SOON) };
         assert!(debts.add(NOW, token(DEBTS_KEPT_MAX), adopted));
         assert_eq!(debts.by_token.len(), DEBTS_KEPT_MAX + 1);
         let awake = debts.awake();
         assert_eq!(awake, DEBTS_KEPT_MAX.div_ceil(10));
-        assert!(debts.add(LATER, token(DEBTS_KEPT_MAX + 1), debt(Stage::Dormant, LATER)));
+        assert!(debts.add(LATER, token(DEBTS_KEPT_MAX + 1), debt(DebtStage::Dormant, LATER)));
         assert_eq!((debts.by_token.len(), debts.awake()), (awake + 1, awake));
     }
 }

@@ -10,7 +10,7 @@ use crate::error::LockError;
 use crate::moment::Moment;
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::nodes::Nodes;
-use crate::resource::{Key, Refusal, Row};
+use crate::resource::{Key, KindRow, Refusal};
 use crate::token::Entropy;
 
 /// For how long a client that waits for readers holds new ones off, unless it asks again (K6): so
@@ -22,7 +22,7 @@ const INTENT_MAX: Duration = Duration::from_secs(5);
 const SLOTS_TRIED_MAX: u32 = 8;
 
 /// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
-pub(crate) fn rounds_at_once(row: &Row) -> u32 {
+pub(crate) fn rounds_at_once(row: &KindRow) -> u32 {
     if row.refusal == Refusal::FreeSlots { SLOTS_TRIED_MAX } else { 1 }
 }
 

@@ -20,7 +20,7 @@ use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
-use crate::resource::{Key, Line, Queue};
+use crate::resource::{Key, Line, QueueOf};
 use crate::token::LockToken;
 
 /// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
@@ -306,7 +306,7 @@ impl Visits {
             (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count).clone());
         // Others that wait for one key of a set say nothing of those that wait for another. Any
         // slot will do, and each time another one: else some are fought for, and others free.
-        let is_any = key.row().queue == Queue::OfSlot;
+        let is_any = key.row().queue == QueueOf::OfSlot;
         if crowd.is_some() && is_any {
             crowd = Some(plain[self.crowds % plain.len()].clone());
         }
@@ -331,7 +331,7 @@ impl Visits {
 
     /// What the acquisition asks for: of slots, the one whose queue it stands in.
     pub(crate) fn asked_by(&self, id: OpId, key: Key) -> Key {
-        if key.row().queue != Queue::OfSlot {
+        if key.row().queue != QueueOf::OfSlot {
             return key;
         }
         let plain = self.visit_of(id).and_then(|number| self.key_of(number));
@@ -428,7 +428,7 @@ impl WaitQueues {
         let before = self.visits.visit_of(id);
         self.visits.forget_look(id);
         let plain = match (before, queue) {
-            (Some(before), Queue::OfSlot) => self.visits.key_of(before).cloned(),
+            (Some(before), QueueOf::OfSlot) => self.visits.key_of(before).cloned(),
             _ => plain_key_of(key, held),
         }?;
         let number = self.visits.number_of(&plain);
@@ -451,14 +451,14 @@ impl WaitQueues {
         }
         self.queue_visit(cx, number);
         // Those that hold a key of a set may stand in the queue of another, and tell no others.
-        (queue == Queue::OfHeldName).then(|| set_asks_at(cx, attempts))
+        (queue == QueueOf::OfHeldName).then(|| set_asks_at(cx, attempts))
     }
 
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
         let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
-        if key.row().queue == Queue::None || self.visits.visit_of(id).is_some() {
+        if key.row().queue == QueueOf::None || self.visits.visit_of(id).is_some() {
             return false;
         }
         let Some((plain, look)) = self.visits.before(cx.now, id, key) else {
@@ -755,10 +755,10 @@ impl WaitQueues {
 /// The plain key that stands in the way of this acquisition.
 fn plain_key_of(key: &Key, held: Option<usize>) -> Option<Key> {
     let index = match key.row().queue {
-        Queue::Own | Queue::None => return None,
-        Queue::OfHeldName => held?,
-        Queue::OfSlot => key.slot()?.1? as usize,
-        Queue::OfName => 0,
+        QueueOf::Own | QueueOf::None => return None,
+        QueueOf::OfHeldName => held?,
+        QueueOf::OfSlot => key.slot()?.1? as usize,
+        QueueOf::OfName => 0,
     };
     key.plain_at(index)
 }

@@ -4,28 +4,28 @@ use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerErrorKind, Unfit};
 use crate::proto::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo, Trial};
-use crate::proto::request::{Question, Step};
+use crate::proto::request::{HandshakeStep, Question};
 
 /// The steps that every connection takes, in order.
-const COMMON: [Step; 7] = [
-    Step::SetName,
-    Step::ClientId,
-    Step::Info(Section::Server),
-    Step::Info(Section::Replication),
-    Step::Info(Section::Memory),
-    Step::Info(Section::Persistence),
+const COMMON: [HandshakeStep; 7] = [
+    HandshakeStep::SetName,
+    HandshakeStep::ClientId,
+    HandshakeStep::Info(Section::Server),
+    HandshakeStep::Info(Section::Replication),
+    HandshakeStep::Info(Section::Memory),
+    HandshakeStep::Info(Section::Persistence),
     // After the role: at this time the server certainly was what it says.
-    Step::Time,
+    HandshakeStep::Time,
 ];
 
 impl Node {
     /// The steps of a handshake with this node.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = Step> + use<> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = HandshakeStep> + use<> {
         let (settings, asks) = (self.guard.settings(), self.guard.asks_for_sighting());
-        let first = settings.password.is_some().then_some(Step::Authenticate);
-        let second = (settings.db != 0).then_some(Step::Select);
-        let sighting = asks.then_some(Step::Sighting);
-        first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([Step::Probe])
+        let first = settings.password.is_some().then_some(HandshakeStep::Authenticate);
+        let second = (settings.db != 0).then_some(HandshakeStep::Select);
+        let sighting = asks.then_some(HandshakeStep::Sighting);
+        first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([HandshakeStep::Probe])
     }
 
     pub(crate) fn question_command(&self, question: Question) -> Command<'_> {
@@ -38,19 +38,21 @@ impl Node {
         }
     }
 
-    fn step_command(&self, step: Step) -> Command<'_> {
+    fn step_command(&self, step: HandshakeStep) -> Command<'_> {
         match step {
-            Step::Authenticate => Command::Authenticate(Credentials {
+            HandshakeStep::Authenticate => Command::Authenticate(Credentials {
                 user: self.guard.settings().user.as_deref(),
                 password: self.guard.settings().password.as_deref().unwrap_or_default(),
             }),
-            Step::Select => Command::Select { db: self.guard.settings().db },
-            Step::SetName => Command::SetName,
-            Step::ClientId => Command::ClientId,
-            Step::Info(section) => Command::Info(section),
-            Step::Time => Command::Time,
-            Step::Sighting => Command::Sighting { key: self.config.sighting_key.as_bytes() },
-            Step::Probe => Command::Try {
+            HandshakeStep::Select => Command::Select { db: self.guard.settings().db },
+            HandshakeStep::SetName => Command::SetName,
+            HandshakeStep::ClientId => Command::ClientId,
+            HandshakeStep::Info(section) => Command::Info(section),
+            HandshakeStep::Time => Command::Time,
+            HandshakeStep::Sighting => {
+                Command::Sighting { key: self.config.sighting_key.as_bytes() }
+            }
+            HandshakeStep::Probe => Command::Try {
                 key: self.config.probe_key.as_bytes(),
                 trial: if self.config.notices_flushes() { Trial::Marked } else { Trial::Plain },
             },
@@ -60,30 +62,35 @@ impl Node {
     pub(super) fn handle_greeting(
         &mut self,
         now: Moment,
-        step: Step,
+        step: HandshakeStep,
         sent_at: Moment,
         reply: Reply,
     ) -> Effect {
         self.link.note_heard();
         match (step, reply) {
-            (Step::Time, Reply::Error(error)) if denies_service(error.kind) => {
+            (HandshakeStep::Time, Reply::Error(error)) if denies_service(error.kind) => {
                 return self.handle_greeting_refused(step, error);
             }
-            (Step::Time, reply) => {
+            (HandshakeStep::Time, reply) => {
                 if let Reply::Time(time) = reply {
                     self.guard.sightings.note_time(time);
                 }
                 return self.handle_time(now, sent_at, reply);
             }
             (_, Reply::Error(error)) => return self.handle_greeting_refused(step, error),
-            (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
-            (Step::ClientId, Reply::Integer(id)) => self.guard.identity.client_id = Some(id),
-            (Step::Info(_), Reply::Info(info)) => self.guard.identity.server.add(*info),
-            (Step::Info(Section::Replication), Reply::Replication(said)) => {
+            (
+                HandshakeStep::Authenticate | HandshakeStep::Select | HandshakeStep::SetName,
+                Reply::Ok,
+            ) => {}
+            (HandshakeStep::ClientId, Reply::Integer(id)) => {
+                self.guard.identity.client_id = Some(id)
+            }
+            (HandshakeStep::Info(_), Reply::Info(info)) => self.guard.identity.server.add(*info),
+            (HandshakeStep::Info(Section::Replication), Reply::Replication(said)) => {
                 self.guard.identity.server.replication = said;
             }
             (
-                Step::Sighting,
+                HandshakeStep::Sighting,
                 // Another one's text may look like anything.
                 reply @ (Reply::Nil
                 | Reply::Sighting(_)
@@ -91,8 +98,8 @@ impl Node {
                 | Reply::Replication(_)
                 | Reply::Owned(_)),
             ) => self.guard.sightings.note_stored(reply),
-            (Step::Probe, Reply::Integer(0)) => return Effect::Greeted,
-            (Step::Probe, Reply::Missing(command)) => {
+            (HandshakeStep::Probe, Reply::Integer(0)) => return Effect::Greeted,
+            (HandshakeStep::Probe, Reply::Missing(command)) => {
                 self.guard.identity.missing = Some(command);
                 return Effect::Greeted;
             }
@@ -101,14 +108,14 @@ impl Node {
         Effect::Nothing
     }
 
-    fn handle_greeting_refused(&mut self, step: Step, mut error: ServerError) -> Effect {
+    fn handle_greeting_refused(&mut self, step: HandshakeStep, mut error: ServerError) -> Effect {
         let kind = error.kind;
         // The probe's key prefix may be outside the user's permissions; errors of the locks' own
         // keys will show that. The server's message names the command, and maybe the user, or what
         // may not be accessed.
         let is_foreign_key =
             kind == ServerErrorKind::Permission && error.message.contains(" access ");
-        if step == Step::Authenticate {
+        if step == HandshakeStep::Authenticate {
             let has_none = ["without any password", "no password is set"];
             // The code is enough, and the rest may contain the password in another form.
             let code = error.message.split(' ').next().unwrap_or_default();
@@ -130,19 +137,21 @@ impl Node {
         }
         match step {
             // Name and id are optional, and some servers have neither.
-            Step::SetName | Step::ClientId if !denies_service(kind) => Effect::Nothing,
+            HandshakeStep::SetName | HandshakeStep::ClientId if !denies_service(kind) => {
+                Effect::Nothing
+            }
             // Without it, the client waits for the whole time.
-            Step::Sighting if !denies_service(kind) => {
+            HandshakeStep::Sighting if !denies_service(kind) => {
                 self.note_sighting_refused();
                 Effect::Nothing
             }
             // What the server does not report cannot be relied on.
-            Step::Info(_) if is_forbidden(kind) => {
+            HandshakeStep::Info(_) if is_forbidden(kind) => {
                 let version = self.guard.identity.server.version.take();
                 self.guard.identity.server = ServerInfo { version, ..ServerInfo::default() };
                 Effect::Nothing
             }
-            Step::Probe => {
+            HandshakeStep::Probe => {
                 self.guard.identity.runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
                 // A replica and a loading server refuse the script as well.
                 let reason = match kind {
