@@ -46,6 +46,15 @@ pub fn methods(sources: &[Source]) -> BTreeMap<Key, Methods> {
 
 /// The fields of each struct that keeps one to itself: one whose fields are all public is a value.
 pub fn fields(sources: &[Source]) -> BTreeMap<Key, usize> {
+    fields_where(sources, |_| true)
+}
+
+/// Those that are bools.
+pub fn bools(sources: &[Source]) -> BTreeMap<Key, usize> {
+    fields_where(sources, |field| matches!(&field.ty, Type::Path(it) if it.path.is_ident("bool")))
+}
+
+fn fields_where(sources: &[Source], is_meant: fn(&syn::Field) -> bool) -> BTreeMap<Key, usize> {
     let mut found = BTreeMap::new();
     for source in sources {
         for item in &source.file.items {
@@ -53,7 +62,8 @@ pub fn fields(sources: &[Source]) -> BTreeMap<Key, usize> {
             let Fields::Named(fields) = &item.fields else { continue };
             let is_private = |field: &syn::Field| !matches!(field.vis, Visibility::Public(_));
             if fields.named.iter().any(is_private) {
-                found.insert((source.path.clone(), item.ident.to_string()), fields.named.len());
+                let count = fields.named.iter().filter(|field| is_meant(field)).count();
+                found.insert((source.path.clone(), item.ident.to_string()), count);
             }
         }
     }
@@ -62,8 +72,10 @@ pub fn fields(sources: &[Source]) -> BTreeMap<Key, usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::source::{Source, sources};
-    use super::{Methods, fields, methods};
+    use super::{Key, Methods, bools, fields, methods};
 
     fn parsed(files: &[(&str, &str)]) -> Vec<Source> {
         let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
@@ -90,9 +102,14 @@ mod tests {
 
     #[test]
     fn fields_are_counted_where_one_is_private() {
-        let text = "pub struct State { a: u8, pub b: u8 } pub struct Value { pub a: u8 }
+        let text = "pub struct State { a: u8, pub b: u8, c: bool } pub struct Value { pub a: bool }
             struct Unit; struct Pair(u8, u8);";
-        let found = fields(&parsed(&[("a.rs", text)]));
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(("a.rs".into(), "State".into()), 2)]);
+        let sources = parsed(&[("a.rs", text)]);
+        let of_state = |found: BTreeMap<Key, usize>| {
+            let found: Vec<_> = found.into_iter().collect();
+            assert_eq!((found.len(), &found[0].0.1[..]), (1, "State"));
+            found[0].1
+        };
+        assert_eq!((of_state(fields(&sources)), of_state(bools(&sources))), (3, 1));
     }
 }
