@@ -2552,6 +2552,33 @@ fn k9_place_is_kept_until_the_release_although_another_gives_up() {
     }
 }
 
+/// K9: if the first one is told and gives up while it asks, the next one asks in its place.
+#[test]
+fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
+    let behind = Reply::Integer((1 << 40) + 10_002);
+    let mut scenario = slow_to_ask();
+    let first = wait(&mut scenario, alone(), 100 * SECOND);
+    scenario.drain();
+    let mut gates = Vec::new();
+    for second in [None, Some(own())] {
+        if let Some(second) = second {
+            wait(&mut scenario, second, 100 * SECOND);
+            let acted = scenario.drain();
+            follow(&mut scenario, acted, behind.clone());
+            scenario.pass(ASKED_AFTER);
+            scenario.drain();
+        }
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        gates.extend(follow(&mut scenario, acted, behind.clone()).1);
+    }
+    scenario.tell(gates[0], "gr");
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    let _ = scenario.engine.cancel(scenario.now, first);
+    assert!(matches!(scenario.drain()[..], [Acted::Release(..), Acted::Take(..)]));
+}
+
 /// K9: who was let in before a line, and was refused, has its next turn after as many more.
 #[test]
 fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {

@@ -433,9 +433,7 @@ impl WaitQueues {
         }?;
         let number = self.visits.number_of(&plain);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
-            if self.visits.leave(before, (id, key), None) {
-                self.move_on(cx, before);
-            }
+            self.leave_to_others(cx, before, (id, key), None);
         }
         let number = number.unwrap_or_else(|| self.local.stands.number());
         if !self.visits.join(cx.now, number, &plain, (id, line)) {
@@ -715,8 +713,21 @@ impl WaitQueues {
         let Some(number) = self.visits.visit_of(id) else {
             return;
         };
-        if self.visits.leave(number, (id, key), got) {
+        self.leave_to_others(cx, number, (id, key), got);
+    }
+
+    /// The acquisition leaves the visit. If it was notified in vain, the next one asks.
+    fn leave_to_others(
+        &mut self,
+        cx: &mut Cx<'_>,
+        number: u32,
+        who: (OpId, &Key),
+        got: Option<(LockToken, Moment)>,
+    ) {
+        if self.visits.leave(number, who, got) {
             self.move_on(cx, number);
+        } else if self.visits.open.get(&number).is_some_and(|visit| visit.is_told) {
+            self.try_visit(cx, number);
         }
     }
 
