@@ -28,7 +28,7 @@ fn script(kind: &LockKind, step: FormStep, is_marked: bool) -> &'static str {
         (LockKind::Value(_), FormStep::Look) => LOOK_AS,
         (LockKind::TakeOver(..), FormStep::Take { .. }) => either(TAKE_OVER),
         (LockKind::TakeOver(..), FormStep::Free) => GIVE_BACK,
-        (kind, step) => unreachable!("{kind:?} has no script for {step:?}"),
+        (kind, step) => unreachable!("{} has no script for {step:?}", kind.row().name),
     }
 }
 
