@@ -124,15 +124,12 @@ impl Resource {
     pub(crate) fn of_raw(number: u8, bytes: &[u8]) -> Result<Resource, InvalidResource> {
         let torn = InvalidResource::Name { bytes: 0 };
         match number {
-            numbers::PLAIN => Resource::checked(bytes),
             numbers::SET => Resource::checked_all(names_in(bytes).ok_or(torn)?),
-            numbers::SHARED => Resource::checked_of(bytes, LockKind::Shared),
-            numbers::EXCLUSIVE => Resource::checked_of(bytes, LockKind::Exclusive),
             numbers::VALUE => {
                 let (value, name) = split_first(bytes).ok_or(torn)?;
                 Resource::checked_as(name, value)
             }
-            _ => Err(InvalidResource::Name { bytes: bytes.len() }),
+            _ => Resource::checked_of(bytes, LockKind::of_number(number).ok_or(torn)?),
         }
     }
 }

@@ -249,6 +249,12 @@ impl LockKind {
         }
     }
 
+    /// The kind with this number, of those without fields that are held.
+    pub(super) fn of_number(number: u8) -> Option<LockKind> {
+        let kinds = [LockKind::Plain, LockKind::Shared, LockKind::Exclusive];
+        kinds.into_iter().find(|kind| kind.row().number == number)
+    }
+
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, LockKind::Plain)

@@ -31,12 +31,7 @@ pub use reader::ReplyReader;
 pub use resp3::Protocol;
 /// The scripts, by which a fake master recognises them.
 #[cfg(feature = "testing")]
-pub(crate) use scripts::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
-    FREE_AS, FREE_SHARED, GIVE_BACK, INSPECT, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE,
-    RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
-    TRIAL,
-};
+pub(crate) use scripts::*;
 pub(crate) use sentinel::{
     ANSWER_BYTES_MAX, NoMaster, SentinelMaster, SentinelRefusal, answer, ask,
 };
