@@ -6,7 +6,7 @@ use super::op_id::OpId;
 use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::timer::between;
-use super::wait::{Hand, Left, Waiter};
+use super::wait::{Departure, Hand, WaitingOp};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
@@ -80,13 +80,15 @@ impl Engine {
             self.operations.conclude(op, Progress::Failed(failure, None));
             self.waits.stop(&key, id);
         } else {
-            self.with_waits(now, |waits, cx| waits.local.due(cx, &key, Waiter { id, give_up_at }));
+            self.with_waits(now, |waits, cx| {
+                waits.local.due(cx, &key, WaitingOp { id, give_up_at })
+            });
         }
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
     fn join_line(&mut self, now: Moment, op: OpIndex, key: &Key, give_up_at: Moment) -> bool {
-        let who = Waiter { id: self.operations.id_of(op), give_up_at };
+        let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
         let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !is_its_turn {
             self.operations.remember(op, key);
@@ -170,7 +172,7 @@ impl Engine {
             Progress::Failed(failure, None) => failure != Failure::NoEntropy,
             _ => false,
         };
-        let left = Left { got, report, was_waiting };
+        let left = Departure { got, report, was_waiting };
         self.with_waits(now, |waits, cx| waits.local.leave(cx, &key, id, left));
     }
 
@@ -225,7 +227,7 @@ impl Engine {
         else {
             return false;
         };
-        let who = Waiter { id: self.operations.id_of(op), give_up_at };
+        let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
         let waits = self.with_waits(now, |waits, cx| waits.queue_up_before(cx, key, who));
         if waits {
             self.operations.remember(op, key);
@@ -266,7 +268,7 @@ impl Engine {
         };
         if let Task::Acquire { last, patience, attempts, .. } = &mut self.operations[op].task {
             if let Patience::Until(give_up_at) = *patience {
-                self.waits.pause(&next, Waiter { id, give_up_at }, *attempts);
+                self.waits.pause(&next, WaitingOp { id, give_up_at }, *attempts);
             }
             *last = Some(Box::new(Last { key: next, report: kept }));
         }
@@ -301,7 +303,7 @@ impl Engine {
                 self.with_waits(now, |waits, cx| waits.local.no_quorum(cx, &key));
             }
         } else if now < give_up_at && key.is_plain() {
-            let (who, refused) = (Waiter { id, give_up_at }, self.rounds.refused_by(round));
+            let (who, refused) = (WaitingOp { id, give_up_at }, self.rounds.refused_by(round));
             if self.with_waits(now, |waits, cx| waits.local.refused(cx, &key, who, refused)) {
                 return true;
             }

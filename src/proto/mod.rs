@@ -100,7 +100,7 @@ use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
 use voting::{Decision, Voting};
-use wait::{Cx, Order, WaitQueues};
+use wait::{Cx, WaitOrder, WaitQueues};
 
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
 const PRECISE_MAX: Duration = Duration::from_millis(10);
@@ -802,23 +802,23 @@ impl Engine {
         let mut orders = self.waits.local.desk.take_orders();
         for order in orders.drain(..) {
             match order {
-                Order::Start(id) => {
+                WaitOrder::Start(id) => {
                     if let Some(op) = self.operations.lookup(id) {
                         self.start_again(now, op);
                     }
                 }
-                Order::SleepUntil(id, at) => {
+                WaitOrder::SleepUntil(id, at) => {
                     if let Some(op) = self.operations.lookup(id) {
                         self.operations.set_timer(op, at);
                     }
                 }
-                Order::WakeBy(id, at) => {
+                WaitOrder::WakeBy(id, at) => {
                     if let Some(op) = self.operations.lookup(id) {
                         self.operations.hasten(op, at);
                     }
                 }
-                Order::LeaveNode(node) => self.waits.visits.lose_gate(node),
-                Order::Send(node, command) => {
+                WaitOrder::LeaveNode(node) => self.waits.visits.lose_gate(node),
+                WaitOrder::Send(node, command) => {
                     self.nodes.outbox.push_back(Outgoing::Wait(node, command))
                 }
             }

@@ -44,6 +44,29 @@ pub fn methods(sources: &[Source]) -> BTreeMap<Key, Methods> {
     found
 }
 
+/// The names of structs, enums, traits and aliases that several files define, with their files.
+/// What is inside of a module, a function or an `impl` is not counted.
+pub fn shared_names(sources: &[Source]) -> Vec<String> {
+    let mut found = BTreeMap::<String, Vec<&str>>::new();
+    for source in sources {
+        for item in &source.file.items {
+            let name = match item {
+                Item::Struct(it) => &it.ident,
+                Item::Enum(it) => &it.ident,
+                Item::Trait(it) => &it.ident,
+                Item::Type(it) => &it.ident,
+                _ => continue,
+            };
+            let files = found.entry(name.to_string()).or_default();
+            if files.last() != Some(&&*source.path) {
+                files.push(&source.path);
+            }
+        }
+    }
+    let shared = found.into_iter().filter(|(_, files)| files.len() > 1);
+    shared.map(|(name, files)| format!("{name} of {}", files.join(", "))).collect()
+}
+
 /// The fields of each struct that keeps one to itself: one whose fields are all public is a value.
 pub fn fields(sources: &[Source]) -> BTreeMap<Key, usize> {
     fields_where(sources, |_| true)
@@ -75,11 +98,21 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::source::{Source, sources};
-    use super::{Key, Methods, bools, fields, methods};
+    use super::{Key, Methods, bools, fields, methods, shared_names};
 
     fn parsed(files: &[(&str, &str)]) -> Vec<Source> {
         let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
         sources(&owned.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn names_of_several_files_are_found() {
+        let one = ("a.rs", "struct State; enum Step {} #[cfg(unix)] type Bell = u8;");
+        let two = ("b.rs", "trait State {} #[cfg(not(unix))] struct Bell; fn f() { enum Step {} }");
+        assert_eq!(
+            shared_names(&parsed(&[one, two])),
+            ["Bell of a.rs, b.rs", "State of a.rs, b.rs"]
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ const LOST_ASKING_MAX: u32 = 2;
 
 /// What an answer to a question of W4 leaves to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum Learned {
     Nothing,
     /// The server speaks RESP3 from now on.
     SpeaksResp3,
@@ -84,25 +84,25 @@ impl Waitable {
     }
 
     /// The last question is answered.
-    fn conclude(&mut self) -> Effect {
+    fn conclude(&mut self) -> Learned {
         match self.state {
             Waits::Asked if self.is_put_off => {
                 (self.state, self.is_published, self.is_put_off) = (Waits::Untried, false, false);
-                Effect::CannotWaitNow
+                Learned::CannotWaitNow
             }
             _ => self.try_out(),
         }
     }
 
     /// Both halves of the trial.
-    fn try_out(&mut self) -> Effect {
+    fn try_out(&mut self) -> Learned {
         match self.state {
             Waits::Asked if self.is_published && self.is_heard => {
                 self.state = Waits::Able;
                 (self.lost_asking, self.is_told) = (0, false);
-                Effect::MayWait
+                Learned::MayWait
             }
-            _ => Effect::Nothing,
+            _ => Learned::Nothing,
         }
     }
 
@@ -124,30 +124,30 @@ impl Waitable {
     }
 
     /// An error answered a question of W4.
-    pub(super) fn handle_error(&mut self, asked: Ability, error: &ServerError) -> Effect {
+    pub(super) fn handle_error(&mut self, asked: Ability, error: &ServerError) -> Learned {
         if !passes(error.kind) {
-            return Effect::CannotWait(asked.obstacle());
+            return Learned::CannotWait(asked.obstacle());
         }
         self.is_put_off = true;
         self.note_answer(asked)
     }
 
     /// The answer to a question of W4 that is neither an error nor a push.
-    pub(super) fn handle_reply(&mut self, asked: Ability, reply: &Reply) -> Effect {
+    pub(super) fn handle_reply(&mut self, asked: Ability, reply: &Reply) -> Learned {
         match (asked, reply) {
-            (Ability::Hello, Reply::Map) => return Effect::SpeaksResp3,
+            (Ability::Hello, Reply::Map) => return Learned::SpeaksResp3,
             (Ability::Track, Reply::Ok) => {}
-            (Ability::Publish, Reply::Integer(0)) => return Effect::CannotWait(Obstacle::Channel),
+            (Ability::Publish, Reply::Integer(0)) => return Learned::CannotWait(Obstacle::Channel),
             (Ability::Publish, Reply::Integer(1..)) => self.is_published = true,
-            _ => return Effect::Unexpected,
+            _ => return Learned::Unexpected,
         }
         self.note_answer(asked)
     }
 
-    fn note_answer(&mut self, asked: Ability) -> Effect {
+    fn note_answer(&mut self, asked: Ability) -> Learned {
         match asked {
             Ability::Hello | Ability::Publish => self.conclude(),
-            Ability::Track | Ability::Subscribe => Effect::Nothing,
+            Ability::Track | Ability::Subscribe => Learned::Nothing,
         }
     }
 
@@ -157,7 +157,7 @@ impl Waitable {
     }
 
     /// The trial message has arrived.
-    pub(super) fn hear_trial(&mut self) -> Effect {
+    pub(super) fn hear_trial(&mut self) -> Learned {
         self.is_heard = true;
         self.try_out()
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::ability::Waitable;
 use super::choice::Choice;
-use super::local_queue::Waiter;
-use super::{Cx, Hand, Order, WaitStats};
+use super::local_queue::WaitingOp;
+use super::{Cx, Hand, WaitOrder, WaitStats};
 use crate::channel::Channel;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
@@ -25,7 +25,7 @@ pub(crate) struct Desk {
     pub(super) able: Vec<Waitable>,
     /// Drawn when it is first needed.
     pub(super) channel: Option<Box<Channel>>,
-    pub(super) orders: VecDeque<Order>,
+    pub(super) orders: VecDeque<WaitOrder>,
     pub(crate) stats: WaitStats,
 }
 
@@ -47,23 +47,23 @@ impl Desk {
     }
 
     /// Takes all orders. What is carried out may leave others, which come before the rest of these.
-    pub(crate) fn take_orders(&mut self) -> VecDeque<Order> {
+    pub(crate) fn take_orders(&mut self) -> VecDeque<WaitOrder> {
         std::mem::take(&mut self.orders)
     }
 
     /// Gives the room of orders back that were carried out.
-    pub(crate) fn reuse(&mut self, carried_out: VecDeque<Order>) {
+    pub(crate) fn reuse(&mut self, carried_out: VecDeque<WaitOrder>) {
         if self.orders.capacity() == 0 {
             self.orders = carried_out;
         }
     }
 
     pub(super) fn send(&mut self, node: usize, command: WaitCommand) {
-        self.orders.push_back(Order::Send(node, command));
+        self.orders.push_back(WaitOrder::Send(node, command));
     }
 
-    pub(super) fn sleep_until(&mut self, who: Waiter, at: Moment) {
-        self.orders.push_back(Order::SleepUntil(who.id, at.min(who.give_up_at)));
+    pub(super) fn sleep_until(&mut self, who: WaitingOp, at: Moment) {
+        self.orders.push_back(WaitOrder::SleepUntil(who.id, at.min(who.give_up_at)));
     }
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that

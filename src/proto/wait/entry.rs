@@ -33,7 +33,7 @@ pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
 
 /// How many times in a row a line may take the lock that it has (W13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Quota {
     /// It has not got the lock yet.
     NotYet,
     /// Nobody else is known to wait.
@@ -63,7 +63,7 @@ pub(crate) struct Stand {
     pub(super) foreign: NodeSet,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
-    pub(super) turn: Turn,
+    pub(super) turn: Quota,
     /// When to look at the lock.
     pub(super) check_at: Option<Moment>,
     /// When to try although nothing is heard: too few nodes can be watched (W9).
@@ -88,7 +88,7 @@ impl Stand {
             seat: Seat::default(),
             foreign: NodeSet::EMPTY,
             held: None,
-            turn: Turn::NotYet,
+            turn: Quota::NotYet,
             check_at: None,
             blind_until: None,
             polls: SlowPolls { at: now, looks: 0, is_new: true },

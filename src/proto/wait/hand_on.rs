@@ -1,7 +1,7 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CROWD_FOR, Phase, Stand, StartedBy, TURN_MAX, Turn};
+use super::entry::{CROWD_FOR, Phase, Quota, Stand, StartedBy, TURN_MAX};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
@@ -34,9 +34,9 @@ impl LocalQueues {
         (stand.last_round, stand.has_to_ask) = (None, false);
         stand.watch.forget();
         stand.watch.end_pauses();
-        if stand.turn == Turn::NotYet {
+        if stand.turn == Quota::NotYet {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
-            stand.turn = Turn::Left(others.min(TURN_MAX));
+            stand.turn = Quota::Left(others.min(TURN_MAX));
         }
         // At a gate where the line does not stand yet, no client is known to sleep.
         let stands_at = stand.seat.gate.filter(|gate| stand.seat.gates.contains(*gate));
@@ -81,14 +81,14 @@ impl LocalQueues {
         let gate = stand.seat.gate.map_or(NodeSet::EMPTY, NodeSet::one);
         match stand.turn {
             // No other client stands in its queue, but one might stand in another.
-            Turn::Unlimited if is_awaited => {
+            Quota::Unlimited if is_awaited => {
                 Hand { gates: self.counted_gate(cx, key), ..Hand::NONE }
             }
-            Turn::Left(left @ 1..) if is_awaited => {
-                stand.turn = Turn::Left(left - 1);
+            Quota::Left(left @ 1..) if is_awaited => {
+                stand.turn = Quota::Left(left - 1);
                 Hand { gates: gate, ..Hand::NONE }
             }
-            Turn::NotYet | Turn::Unlimited | Turn::Left(_) => {
+            Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
                 let mut gates = stand.seat.gates;
                 gates.extend(gate);
                 gates.extend(stand.foreign);
@@ -144,12 +144,12 @@ impl LocalQueues {
                 false => stand.foreign.remove(node),
             }
             stand.turn = match (stand.turn, others) {
-                (Turn::NotYet, _) => Turn::NotYet,
+                (Quota::NotYet, _) => Quota::NotYet,
                 // Others wait elsewhere.
                 (turn, 0) if !stand.foreign.is_empty() => turn,
-                (_, 0) => Turn::Unlimited,
-                (Turn::Left(left), _) => Turn::Left(left),
-                (Turn::Unlimited, _) => Turn::Left(TURN_MAX),
+                (_, 0) => Quota::Unlimited,
+                (Quota::Left(left), _) => Quota::Left(left),
+                (Quota::Unlimited, _) => Quota::Left(TURN_MAX),
             };
             return;
         }
@@ -157,7 +157,7 @@ impl LocalQueues {
         if left > 0 && is_line {
             let mut stand = Stand::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
-            (stand.seat.gate, stand.turn) = (Some(node), Turn::Left(left));
+            (stand.seat.gate, stand.turn) = (Some(node), Quota::Left(left));
             stand.held = self.queues.holder_of(key);
             let number = self.stands.insert(stand);
             self.queues.set_stand(key, Some(number));

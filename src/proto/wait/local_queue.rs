@@ -13,7 +13,7 @@ use std::{iter, mem};
 
 use super::entry::TURN_MAX;
 use super::row::Row;
-use super::{Cx, LocalQueues, Order};
+use super::{Cx, LocalQueues, WaitOrder};
 use crate::error::LockError;
 use crate::moment::Moment;
 use crate::proto::failure::Failure;
@@ -31,14 +31,14 @@ const STRANGERS_FOR: Duration = Duration::from_secs(1);
 
 /// An acquisition that waits, and until when at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiter {
+pub(crate) struct WaitingOp {
     pub(crate) id: OpId,
     pub(crate) give_up_at: Moment,
 }
 
 /// How an acquisition has left its queue.
 #[derive(Default)]
-pub(crate) struct Left {
+pub(crate) struct Departure {
     /// The lock that it has got, and until when that is valid.
     pub(crate) got: Option<(LockToken, Moment)>,
     /// What the nodes have said to it, if others will want to know.
@@ -49,7 +49,7 @@ pub(crate) struct Left {
 
 /// The one of a queue that asks the nodes.
 struct First {
-    who: Waiter,
+    who: WaitingOp,
     /// Whether it waits: no round of it is in flight, and it has no result.
     is_waiting: bool,
     /// The rounds that it has made.
@@ -57,7 +57,7 @@ struct First {
 }
 
 impl First {
-    fn new(who: Waiter, is_waiting: bool) -> First {
+    fn new(who: WaitingOp, is_waiting: bool) -> First {
         First { who, is_waiting, attempts: 0 }
     }
 }
@@ -73,7 +73,7 @@ struct Queue {
     /// The token of the current lock, and until when it is valid.
     holder: Option<(LockToken, Moment)>,
     first: Option<First>,
-    others: VecDeque<Waiter>,
+    others: VecDeque<WaitingOp>,
     /// Those that have ended since `others` was last tidied: they are skipped when their turn
     /// comes, or removed when they are many.
     gone: BTreeSet<OpId>,
@@ -250,7 +250,7 @@ impl Queues {
     }
 
     /// The first, unless a round of it is in flight or it has a result.
-    pub(super) fn waiting_first(&self, key: &Key) -> Option<Waiter> {
+    pub(super) fn waiting_first(&self, key: &Key) -> Option<WaitingOp> {
         let first = self.by_key.get(key)?.first.as_ref();
         first.filter(|first| first.is_waiting).map(|first| first.who)
     }
@@ -311,7 +311,7 @@ impl Queues {
 
     /// Until when the line leaves the lock to others, after it has had it (W7). Whose patience ends
     /// before that does not.
-    pub(super) fn yields_until(&self, now: Moment, key: &Key, who: Waiter) -> Option<Moment> {
+    pub(super) fn yields_until(&self, now: Moment, key: &Key, who: WaitingOp) -> Option<Moment> {
         self.by_key.get(key)?.yields_until(now, who)
     }
 
@@ -332,7 +332,7 @@ impl Queue {
         self.first.as_ref().is_some_and(|first| first.who.id == id)
     }
 
-    fn yields_until(&self, now: Moment, who: Waiter) -> Option<Moment> {
+    fn yields_until(&self, now: Moment, who: WaitingOp) -> Option<Moment> {
         self.yields.filter(|until| now < *until && *until < who.give_up_at)
     }
 
@@ -376,7 +376,7 @@ impl LocalQueues {
 
     /// A new acquisition joins the queue for its key. Returns whether its first round may start
     /// now; if not, an order will say when.
-    pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
+    pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         for stand in self.queues.tidy(cx.now) {
             self.stands.remove(stand);
         }
@@ -405,7 +405,7 @@ impl LocalQueues {
 
     /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
     /// sleeps on.
-    pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) {
+    pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) {
         if self.handle_stand_due(cx, key, who) {
             return;
         }
@@ -417,9 +417,9 @@ impl LocalQueues {
         }
     }
 
-    pub(super) fn start(&mut self, key: &Key, who: Waiter) {
+    pub(super) fn start(&mut self, key: &Key, who: WaitingOp) {
         self.queues.stop(key, who.id);
-        self.desk.orders.push_back(Order::Start(who.id));
+        self.desk.orders.push_back(WaitOrder::Start(who.id));
     }
 
     /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
@@ -429,7 +429,7 @@ impl LocalQueues {
         cx: &mut Cx<'_>,
         key: &Key,
         id: OpId,
-        Left { got, report, was_waiting }: Left,
+        Departure { got, report, was_waiting }: Departure,
     ) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;

@@ -3,8 +3,9 @@
 //! [`WaitQueues`] owns what is known of waits: the local queue of each key, in which the
 //! acquisitions of this engine wait, and that queue's entry in the queue on a master. The engine
 //! tells it what has happened: a round was refused, a lock was given up, a node was lost, a message
-//! came. It leaves [`Order`]s for the engine: start a round, sleep until a moment, send a command.
-//! It sees no round, no vote and no operation, so nothing that it does can make a lock count.
+//! came. It leaves [`WaitOrder`]s for the engine: start a round, sleep until a moment, send a
+//! command. It sees no round, no vote and no operation, so nothing that it does can make a lock
+//! count.
 
 mod ability;
 mod choice;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use desk::Desk;
 use entry::Stands;
 use local_queue::Queues;
-pub(super) use local_queue::{Left, Waiter};
+pub(super) use local_queue::{Departure, WaitingOp};
 use visit::Visits;
 
 use super::command::Tell;
@@ -67,7 +68,7 @@ impl Cx<'_> {
 
 /// What the engine is to do for a wait, in this order, and before its next input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum WaitOrder {
     /// Start a round of this acquisition (W11): the one thing that a wait decides.
     Start(OpId),
     /// Call [`WaitQueues::due`] at this moment, unless a round starts before.
@@ -136,7 +137,7 @@ impl WaitQueues {
     }
 
     /// A round of the acquisition has failed, and another may follow: it waits from now on.
-    pub(super) fn pause(&mut self, key: &Key, who: Waiter, attempts: u32) {
+    pub(super) fn pause(&mut self, key: &Key, who: WaitingOp, attempts: u32) {
         self.local.queues.pause(key, who.id, attempts);
         if !key.is_plain() {
             self.visits.note_waiting(who, attempts);
@@ -188,14 +189,14 @@ mod tests {
             tell(&mut self.waits, &mut cx, &self.key)
         }
 
-        fn orders(&mut self) -> Vec<Order> {
+        fn orders(&mut self) -> Vec<WaitOrder> {
             self.waits.local.desk.take_orders().into()
         }
     }
 
-    fn waiter(slot: u32) -> Waiter {
+    fn waiter(slot: u32) -> WaitingOp {
         let id = OpId { slot, generation: 1, instance: 1 };
-        Waiter { id, give_up_at: NOW.after(Duration::from_secs(1)) }
+        WaitingOp { id, give_up_at: NOW.after(Duration::from_secs(1)) }
     }
 
     #[test]
@@ -205,9 +206,9 @@ mod tests {
         assert!(scene.tell(|waits, cx, key| waits.local.join(cx, key, first)));
         assert_eq!(scene.orders(), []);
         assert!(!scene.tell(|waits, cx, key| waits.local.join(cx, key, next)));
-        assert_eq!(scene.orders(), [Order::SleepUntil(next.id, next.give_up_at)]);
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Left::default()));
-        assert_eq!(scene.orders(), [Order::Start(next.id)]);
+        assert_eq!(scene.orders(), [WaitOrder::SleepUntil(next.id, next.give_up_at)]);
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
+        assert_eq!(scene.orders(), [WaitOrder::Start(next.id)]);
     }
 
     #[test]
@@ -219,10 +220,10 @@ mod tests {
             scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
         }
         scene.orders();
-        let left = Left { got: Some((token, until)), ..Left::default() };
+        let left = Departure { got: Some((token, until)), ..Departure::default() };
         scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, left));
-        assert_eq!(scene.orders(), [Order::SleepUntil(next.id, until)]);
-        for expected in [&[Order::Start(next.id)][..], &[]] {
+        assert_eq!(scene.orders(), [WaitOrder::SleepUntil(next.id, until)]);
+        for expected in [&[WaitOrder::Start(next.id)][..], &[]] {
             scene.tell(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
             assert_eq!(scene.orders(), expected);
         }
@@ -235,10 +236,10 @@ mod tests {
         for who in [first, gone, next] {
             scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
         }
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, gone.id, Left::default()));
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, gone.id, Departure::default()));
         scene.orders();
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Left::default()));
-        assert_eq!(scene.orders(), [Order::Start(next.id)]);
+        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
+        assert_eq!(scene.orders(), [WaitOrder::Start(next.id)]);
     }
 
     /// W1: there is no queue where no node can be waited at.
@@ -256,7 +257,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.tell(|waits, cx, _| waits.local.ask_ability(cx, 1));
         let hello = WaitCommand::Able(Ability::Hello);
-        assert_eq!(scene.orders(), [Order::Send(1, hello)]);
+        assert_eq!(scene.orders(), [WaitOrder::Send(1, hello)]);
         assert_eq!(
             [0, 1].map(|node| scene.waits.local.desk.at(node)),
             [Waits::Untried, Waits::Asked]

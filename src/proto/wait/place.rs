@@ -7,8 +7,8 @@
 
 use super::choice::may_pass_on;
 use super::entry::{PLACE_NONE, Phase, Stand, StartedBy};
-use super::local_queue::Waiter;
-use super::{Cx, LocalQueues, Order};
+use super::local_queue::WaitingOp;
+use super::{Cx, LocalQueues, WaitOrder};
 use crate::proto::command::Step;
 use crate::proto::request::{Ability, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
@@ -23,7 +23,7 @@ impl LocalQueues {
         &mut self,
         cx: &mut Cx<'_>,
         key: &Key,
-        who: Waiter,
+        who: WaitingOp,
         refused: (NodeSet, bool),
     ) -> bool {
         if !self.desk.is_on() {
@@ -45,7 +45,7 @@ impl LocalQueues {
 
     /// The next of a line waits in the place of the one before it, or behind a crowd (W7, W12).
     /// Returns whether it waits in a queue.
-    pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Key) -> bool {
+    pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) -> bool {
         if !self.desk.is_on() {
             return false;
         }
@@ -57,7 +57,7 @@ impl LocalQueues {
     }
 
     /// Others wait on the masters: without a place, it lets those come first that are told to go.
-    pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Key) {
+    pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) {
         if !self.queue_up_first(cx, who, key) {
             self.desk.sleep_until(who, cx.now.after(cx.stagger()));
         }
@@ -70,7 +70,7 @@ impl LocalQueues {
     pub(super) fn inherit(
         &mut self,
         cx: &mut Cx<'_>,
-        who: Waiter,
+        who: WaitingOp,
         number: u32,
         was_waiting: bool,
     ) -> bool {
@@ -109,7 +109,7 @@ impl LocalQueues {
 
     /// Queues up at the gate, or at another one if it is lost. Without any, the stand is given up:
     /// returns false.
-    pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> bool {
+    pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
         if !self.find_gate(cx, number) {
             self.leave_stand(cx, number);
             return false;
@@ -177,7 +177,7 @@ impl LocalQueues {
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
         self.desk.set_unable(cx, node, obstacle);
         self.node_lost(cx, node);
-        self.desk.orders.push_back(Order::LeaveNode(node));
+        self.desk.orders.push_back(WaitOrder::LeaveNode(node));
     }
 
     /// A node is ready: it may be the gate of some.
@@ -225,7 +225,7 @@ impl LocalQueues {
 
     /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
     /// due is done.
-    pub(super) fn handle_stand_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
+    pub(super) fn handle_stand_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         let Some(number) = self.queues.stand_of(key) else {
             return false;
         };
@@ -275,7 +275,7 @@ impl LocalQueues {
         self.ask_for_place(cx, number);
     }
 
-    pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
+    pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) {
         let stand = self.stands.stand(number);
         if stand.watch.free_at.is_some_and(|at| cx.now >= at) {
             self.handle_free(cx, who, number, StartedBy::Expiry);
@@ -356,7 +356,7 @@ impl LocalQueues {
 
     /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
     /// flight, and while its engine holds the lock.
-    pub(super) fn waiting_at(&self, number: u32) -> Option<Waiter> {
+    pub(super) fn waiting_at(&self, number: u32) -> Option<WaitingOp> {
         let stand = self.stands.get(number).filter(|stand| stand.held.is_none())?;
         self.queues.waiting_first(&stand.key)
     }

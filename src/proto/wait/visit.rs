@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use super::entry::{CROWD_FOR, PLACE_NONE, STAGGERS_MAX, TURN_MAX, Turn};
-use super::local_queue::Waiter;
+use super::entry::{CROWD_FOR, PLACE_NONE, Quota, STAGGERS_MAX, TURN_MAX};
+use super::local_queue::WaitingOp;
 use super::row::Rows;
-use super::{AfterRelease, Cx, Order, WaitQueues};
+use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
 use crate::moment::Moment;
 use crate::proto::command::{Expiry, Step, Wakeup};
 use crate::proto::op_id::OpId;
@@ -56,7 +56,7 @@ struct Visit {
     in_vain: u32,
     /// The lock that it was told to take, and until when it is valid: it keeps the place.
     held: Option<(LockToken, Moment)>,
-    /// Refused rounds in a row since its gate said that its place is the first.
+    /// AfterRefusal rounds in a row since its gate said that its place is the first.
     alone: u32,
     /// Why its place is asked for, if a row has ended.
     look: Option<(OpId, Look)>,
@@ -104,7 +104,7 @@ struct Waiting {
 
 /// What follows from a refused round.
 #[derive(Debug, PartialEq, Eq)]
-enum Refused {
+enum AfterRefusal {
     /// Its place is asked for.
     Queue,
     /// It was told to go: it leaves the place to others, and then queues up behind them.
@@ -134,7 +134,7 @@ impl Visits {
     }
 
     /// The acquisition waits: no round of it is in flight, and it has no result.
-    pub(super) fn note_waiting(&mut self, Waiter { id, give_up_at }: Waiter, attempts: u32) {
+    pub(super) fn note_waiting(&mut self, WaitingOp { id, give_up_at }: WaitingOp, attempts: u32) {
         self.waiting.insert(id, Waiting { give_up_at, attempts });
     }
 
@@ -144,9 +144,9 @@ impl Visits {
     }
 
     /// The acquisition, if it waits and may still ask.
-    fn waiter(&self, now: Moment, id: OpId) -> Option<Waiter> {
+    fn waiter(&self, now: Moment, id: OpId) -> Option<WaitingOp> {
         let waiting = self.waiting.get(&id).filter(|waiting| now < waiting.give_up_at);
-        waiting.map(|waiting| Waiter { id, give_up_at: waiting.give_up_at })
+        waiting.map(|waiting| WaitingOp { id, give_up_at: waiting.give_up_at })
     }
 
     fn number_of(&self, key: &Key) -> Option<u32> {
@@ -192,9 +192,9 @@ impl Visits {
     }
 
     /// A round for it was refused.
-    fn note_refused(&mut self, now: Moment, number: u32) -> Refused {
+    fn note_refused(&mut self, now: Moment, number: u32) -> AfterRefusal {
         let Some(visit) = self.open.get_mut(&number) else {
-            return Refused::Queue;
+            return AfterRefusal::Queue;
         };
         visit.crowd_until = Some(now.after(CROWD_FOR));
         if !visit.is_told {
@@ -207,15 +207,15 @@ impl Visits {
                     false => NodeSet::EMPTY,
                 };
             }
-            return Refused::Queue;
+            return AfterRefusal::Queue;
         }
         visit.is_told = false;
         visit.in_vain += 1;
         if visit.in_vain > IN_VAIN_MAX {
             visit.in_vain = 0;
-            return Refused::PassOnAndPause;
+            return AfterRefusal::PassOnAndPause;
         }
-        Refused::PassOn
+        AfterRefusal::PassOn
     }
 
     /// Those to try now, of whom only the first may take what cannot be shared.
@@ -234,11 +234,11 @@ impl Visits {
     }
 
     /// Those that wait there and have not asked.
-    fn yet_to_ask(&self, number: u32) -> Vec<Waiter> {
+    fn yet_to_ask(&self, number: u32) -> Vec<WaitingOp> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
         let waiting = members.iter().filter_map(|(id, _)| Some((*id, self.waiting.get(id)?)));
         let yet_to_ask = waiting.filter(|(_, waiting)| waiting.attempts == 0);
-        yet_to_ask.map(|(id, it)| Waiter { id, give_up_at: it.give_up_at }).collect()
+        yet_to_ask.map(|(id, it)| WaitingOp { id, give_up_at: it.give_up_at }).collect()
     }
 
     /// The queue has moved on: its place is where this says, if any. Returns the gate to leave, and
@@ -440,11 +440,11 @@ impl WaitQueues {
             return None;
         }
         let refused = self.visits.note_refused(cx.now, number);
-        if refused != Refused::Queue {
+        if refused != AfterRefusal::Queue {
             self.leave_place(cx, number);
             self.visits.forget_gate(number);
         }
-        if refused == Refused::PassOnAndPause {
+        if refused == AfterRefusal::PassOnAndPause {
             return Some(cx.now.after(cx.stagger().saturating_mul(ASK_STAGGERS)));
         }
         self.queue_visit(cx, number);
@@ -454,8 +454,8 @@ impl WaitQueues {
 
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
-    pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: Waiter) -> bool {
-        let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
+    pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
+        let (WaitingOp { id, give_up_at }, stagger) = (who, cx.stagger());
         if key.row().queue == QueueOf::None || self.visits.visit_of(id).is_some() {
             return false;
         }
@@ -584,7 +584,7 @@ impl WaitQueues {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {
-                    self.local.desk.orders.push_back(Order::WakeBy(id, ask_at));
+                    self.local.desk.orders.push_back(WaitOrder::WakeBy(id, ask_at));
                 }
             }
         } else if (ASK_STAGGERS..PLACE_NONE).contains(&place) {
@@ -650,9 +650,9 @@ impl WaitQueues {
         }
     }
 
-    fn start_visitor(&mut self, who: Waiter) {
+    fn start_visitor(&mut self, who: WaitingOp) {
         self.visits.note_awake(who.id);
-        self.local.desk.orders.push_back(Order::Start(who.id));
+        self.local.desk.orders.push_back(WaitOrder::Start(who.id));
     }
 
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
@@ -675,7 +675,7 @@ impl WaitQueues {
         let stand = self.local.queues.stand_of(key);
         let is_turn_over =
             stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
-                matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && !stand.seat.gates.is_empty()
+                matches!(stand.turn, Quota::NotYet | Quota::Left(0)) && !stand.seat.gates.is_empty()
             });
         let place =
             stand.filter(|_| is_turn_over).and_then(|stand| self.local.give_place(cx, stand));

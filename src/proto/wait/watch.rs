@@ -5,7 +5,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::entry::{Stand, StartedBy};
-use super::local_queue::{Bar, Waiter};
+use super::local_queue::{Bar, WaitingOp};
 use super::{Cx, LocalQueues};
 use crate::moment::Moment;
 use crate::proto::command::Expiry;
@@ -116,7 +116,7 @@ impl LocalQueues {
     }
 
     /// When rounds are repeated that no queue and no change starts (R9).
-    fn retry_at(&self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> Option<Moment> {
+    fn retry_at(&self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> Option<Moment> {
         let attempts = self.queues.attempts_of(&self.stands.get(number)?.key);
         let round_trip = cx.rounds_take.unwrap_or_default();
         let base = self.desk.config.retry.base(attempts, round_trip);
@@ -197,7 +197,13 @@ impl LocalQueues {
     }
 
     /// The lock is free, or seems to be.
-    pub(super) fn handle_free(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, by: StartedBy) {
+    pub(super) fn handle_free(
+        &mut self,
+        cx: &mut Cx<'_>,
+        who: WaitingOp,
+        number: u32,
+        by: StartedBy,
+    ) {
         let wait = cx.stagger();
         let stand = self.stands.stand(number);
         if by == StartedBy::KeySeenAbsent {
@@ -224,7 +230,7 @@ impl LocalQueues {
     }
 
     /// A round, because the lock is believed to be free (W11).
-    pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, by: StartedBy) {
+    pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32, by: StartedBy) {
         let stand = self.stands.stand(number);
         // No round starts after its patience has ended (R9): the timer, which is due, ends it.
         (stand.last_round, stand.has_to_ask) = (Some(by), cx.now >= who.give_up_at);

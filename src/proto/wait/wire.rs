@@ -2,7 +2,7 @@
 //!
 //! An answer or a message is about one key: it goes to the local queue or to the visit of that key.
 
-use super::ability::Effect;
+use super::ability::Learned;
 use super::entry::Stand;
 use super::local_queue::Bar;
 use super::{AfterRelease, Cx, Hand, WaitQueues};
@@ -39,15 +39,15 @@ impl WaitQueues {
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
-        effect: Effect,
+        effect: Learned,
     ) -> Result<(), NodeOutcome> {
         match effect {
-            Effect::SpeaksResp3 => {
+            Learned::SpeaksResp3 => {
                 for ability in Ability::AFTER_HELLO {
                     self.local.desk.send(node, WaitCommand::Able(ability));
                 }
             }
-            Effect::MayWait => {
+            Learned::MayWait => {
                 self.local.open_gate(cx, node);
                 self.open_visits(cx, node);
                 for number in
@@ -57,15 +57,15 @@ impl WaitQueues {
                     self.local.watch_nodes(number, NodeSet::one(node));
                 }
             }
-            Effect::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
-            Effect::CannotWaitNow => {
+            Learned::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
+            Learned::CannotWaitNow => {
                 let needs = |stand: &Stand| stand.seat.gate == Some(node) || stand.watch.has(node);
                 for number in self.local.stands.numbers_where(needs) {
                     self.local.bar(cx, node, number, Bar::ForNow);
                 }
             }
-            Effect::Nothing => {}
-            Effect::Unexpected => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
+            Learned::Nothing => {}
+            Learned::Unexpected => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
         Ok(())
     }
