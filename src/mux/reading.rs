@@ -231,8 +231,10 @@ fn drain(
             engine.advance(Clock.now_coarse());
         }
         loop {
-            let most = engine.node(node).grants_awaited().min(replies_left);
-            replies_left -= most - engine.handle_grants(node, most, || socket.reader.next_grant());
+            if engine.node(node).grants_awaited() == usize::MAX {
+                let next = || socket.reader.next_grant();
+                replies_left = engine.handle_grants(node, replies_left, next);
+            }
             if replies_left == 0 {
                 return Ok(false);
             }
@@ -264,6 +266,6 @@ fn pass_next(
         return Ok(reader.next_push()?.map(|push| engine.handle_push(now, node, push)).is_some());
     }
     let Some(reply) = reader.next()? else { return Ok(false) };
-    engine.handle_reply(now, node, resp::meaning(reply, engine.node(node).awaits()));
+    engine.handle_reply(now, node, resp::meaning(reply, || engine.node(node).awaits()));
     Ok(true)
 }

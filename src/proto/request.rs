@@ -26,6 +26,7 @@ const _: () = assert!(size_of::<Request>() <= 16);
 
 impl Request {
     /// The round whose command it is.
+    #[inline]
     pub(super) fn round(self) -> Option<RoundId> {
         match self {
             Request::Round(round, _) | Request::Trialled(round, _) => Some(round),

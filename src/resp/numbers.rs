@@ -13,9 +13,10 @@ const PTTL_OFFSET: i64 = 2;
 const REASON_FIRST: i64 = 2;
 
 /// The reply, with an integer as what it stands for. An integer that stands for nothing stays one.
-pub fn meaning(reply: Reply, shape: Shape) -> Reply {
+#[inline]
+pub fn meaning(reply: Reply, shape: impl FnOnce() -> Shape) -> Reply {
     let Reply::Integer(number) = reply else { return reply };
-    known(number, shape).unwrap_or(reply)
+    known(number, shape()).unwrap_or(reply)
 }
 
 fn known(number: i64, shape: Shape) -> Option<Reply> {
@@ -105,9 +106,9 @@ mod tests {
         for (shape, number, expected) in table {
             let reply = Reply::Integer(number);
             let expected = expected.unwrap_or_else(|| reply.clone());
-            assert_eq!(meaning(reply, shape), expected, "{shape:?} {number}");
+            assert_eq!(meaning(reply, || shape), expected, "{shape:?} {number}");
         }
-        assert_eq!(meaning(Reply::Nil, Shape::Place), Reply::Nil);
+        assert_eq!(meaning(Reply::Nil, || Shape::Place), Reply::Nil);
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Side {
                 }),
             },
         };
-        let reply = resp::meaning(reply, self.engine.node(node).awaits());
+        let reply = resp::meaning(reply, || self.engine.node(node).awaits());
         self.engine.handle_reply(now, node, reply);
     }
 }

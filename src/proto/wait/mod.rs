@@ -61,8 +61,7 @@ impl Cx<'_> {
 
     /// The time after which a head that was told to go is believed to sleep.
     fn stagger(&self) -> Duration {
-        let round_trips = self.round_trip().saturating_mul(STAGGER_ROUND_TRIPS);
-        (STAGGER_MIN + round_trips).min(STAGGER_MAX)
+        (STAGGER_MIN + self.round_trip().saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
     }
 }
 

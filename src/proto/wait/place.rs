@@ -79,8 +79,7 @@ impl LocalQueues {
         };
         let key = stand.key.clone();
         if stand.has_to_ask || !was_waiting {
-            let by = stand.last_round.unwrap_or(StartedBy::KeySeenAbsent);
-            self.try_now(cx, who, number, by);
+            self.try_now(cx, who, number, stand.last_round.unwrap_or(StartedBy::KeySeenAbsent));
         } else if stand.seat.gate.is_some() {
             self.set_stand_timer(number);
         } else {

@@ -531,7 +531,7 @@ impl World {
                 }
             }
         }
-        let reply = resp::meaning(reply, self.engine.node(node).awaits());
+        let reply = resp::meaning(reply, || self.engine.node(node).awaits());
         self.engine.handle_reply(self.now, node, reply);
     }
 

@@ -302,7 +302,7 @@ impl Scenario {
 
     /// As the event loop hands replies over; the simulation hands over all alike.
     pub fn reply(&mut self, node: usize, reply: Reply) {
-        let reply = resp::meaning(reply, self.engine.node(node).awaits());
+        let reply = resp::meaning(reply, || self.engine.node(node).awaits());
         let mut grant = match reply {
             Reply::Ok => Some(Grant::Ok),
             Reply::Integer(1) => Some(Grant::One),

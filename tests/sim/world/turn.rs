@@ -215,7 +215,7 @@ impl World {
                         format!("client {client} reads {reply:?} from node {slot}")
                     });
                     let engine = &mut self.clients[client].engine;
-                    engine.handle_reply(now, slot, meaning(reply, engine.node(slot).awaits()));
+                    engine.handle_reply(now, slot, meaning(reply, || engine.node(slot).awaits()));
                 }
                 Err(error) => {
                     self.refuse_bytes(client, slot, error);
@@ -274,7 +274,7 @@ impl World {
             engine.handle_grants(slot, engine.node(slot).grants_awaited(), || grants.next());
             // What answers no lock comes as any other reply.
             let Some(other) = grants.next() else { return };
-            engine.handle_reply(now, slot, meaning(other.into(), engine.node(slot).awaits()));
+            engine.handle_reply(now, slot, meaning(other.into(), || engine.node(slot).awaits()));
         }
     }
 

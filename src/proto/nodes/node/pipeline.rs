@@ -143,7 +143,7 @@ impl Pipeline {
     /// A command is handed out at `sent_at`.
     #[inline(always)]
     pub(crate) fn sent(&mut self, request: Request, sent_at: Moment) {
-        self.others += usize::from(!matches!(request, Request::Round(..)));
+        self.others += usize::from(request.round().is_none());
         self.in_flight.push(InFlight { request, sent_at });
     }
 
@@ -154,13 +154,6 @@ impl Pipeline {
             Some(InFlight { request: Request::Round(round, _), sent_at }) => Some((round, sent_at)),
             _ => None,
         }
-    }
-
-    /// How many rounds are answered before something else is.
-    #[cold]
-    fn rounds_first(&self) -> usize {
-        let is_round = |sent: &InFlight| matches!(sent.request, Request::Round(..));
-        self.in_flight.iter().take_while(is_round).count()
     }
 
     /// What the next reply answers.
@@ -214,7 +207,7 @@ impl Pipeline {
     #[inline]
     pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
-        self.others -= usize::from(!matches!(answered.request, Request::Round(..)));
+        self.others -= usize::from(answered.request.round().is_none());
         self.late = self.late.saturating_sub(1);
         let nanos = now.nanos_since(answered.sent_at);
         let is_another = self.last_reply_at != now;
@@ -292,7 +285,10 @@ impl Node {
     /// something else; see [`awaits`](Node::awaits). `usize::MAX` if there are no others.
     #[inline]
     pub fn grants_awaited(&self) -> usize {
-        if self.pipeline.others == 0 { usize::MAX } else { self.pipeline.rounds_first() }
+        if self.pipeline.others == 0 {
+            return usize::MAX;
+        }
+        self.pipeline.in_flight.iter().take_while(|sent| sent.request.round().is_some()).count()
     }
 
     /// What an integer in the next reply stands for.
