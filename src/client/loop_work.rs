@@ -428,8 +428,8 @@ impl Work for LoopWork {
             self.driver.leave_all_unread();
         }
         if let Some(error) = poller.take_failure() {
-            let text = format_args!("cannot wait for the masters: {error}");
-            self.driver.records.note(log::Level::Error, text);
+            let records = &mut self.driver.records;
+            records.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
         }
         let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
         self.driver.after_poll(now, was_away);
