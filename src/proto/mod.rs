@@ -33,6 +33,8 @@ mod failure;
 mod fifo;
 mod index;
 mod inspect;
+#[cfg(feature = "testing")]
+mod invariants;
 mod keep;
 mod kind;
 mod lease;

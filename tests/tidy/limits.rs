@@ -149,7 +149,7 @@ const LIMITS: [Limit; 18] = [
             figure: it.lines_of_code.div_ceil(100),
             found: vec![it.lines_of_code.to_string()],
         },
-        limit: 224,
+        limit: 225,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },

@@ -427,6 +427,35 @@ impl Debts {
     }
 }
 
+#[cfg(feature = "testing")]
+impl Debts {
+    /// What its parts do not agree on.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let debts = || self.by_token.values();
+        let is_early = |debt: &Debt| self.due.is_some_and(|due| due <= debt.due);
+        let is_dropped_late =
+            |debt: &Debt| debt.stage == DebtStage::Dormant && debt.due < debt.expires;
+        let rules = [
+            (
+                self.awake != debts().filter(|debt| debt.stage.is_awake()).count(),
+                "awake debts are miscounted",
+            ),
+            (!debts().all(is_early), "a debt is due before the first one"),
+            (debts().any(is_dropped_late), "a debt is dropped before its key has expired"),
+            (
+                debts().any(|debt| debt.stage == DebtStage::Again && debt.origins.is_empty()),
+                "a release is repeated for no connection",
+            ),
+            (
+                self.by_token.contains_key(&LockToken::NOBODY),
+                "the release of a lock without a token is owed",
+            ),
+            (self.ending.len() + self.refused.len() > KILLS_MAX, "too many connections are ended"),
+        ];
+        rules.iter().find(|(is_broken, _)| *is_broken).map(|(_, what)| *what)
+    }
+}
+
 impl Debt {
     /// The lock of a command that may set the key may be held. `expires` is when the key has
     /// certainly expired, if that is known.
@@ -841,5 +870,39 @@ mod bounds {
         assert_eq!(awake, DEBTS_KEPT_MAX.div_ceil(10));
         assert!(debts.add(LATER, token(DEBTS_KEPT_MAX + 1), debt(DebtStage::Dormant, LATER)));
         assert_eq!((debts.by_token.len(), debts.awake()), (awake + 1, awake));
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn debts_whose_parts_do_not_agree_are_found() {
+        let at = |millis: u64| Moment::from_nanos(millis * 1_000_000);
+        let claim = Claim {
+            key: Key::new(Resource::new("key").unwrap(), b""),
+            token: LockToken::from_random([1; 20]),
+            ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
+        };
+        let owing = |debt: Debt| {
+            let mut debts = Debts::default();
+            debts.owe(at(1), claim.token, debt);
+            debts
+        };
+        assert_eq!(owing(Debt::of_release(at(1), &claim, None)).broken(), None);
+        let changed = |change: fn(&mut Debts)| {
+            let mut debts = owing(Debt::dormant(at(1), &claim, None));
+            assert_eq!(debts.broken(), None);
+            change(&mut debts);
+            debts.broken()
+        };
+        assert_eq!(changed(|debts| debts.awake = 1), Some("awake debts are miscounted"));
+        assert_eq!(changed(|debts| debts.due = None), Some("a debt is due before the first one"));
+        let mut early = owing(Debt::dormant(at(1), &claim, None));
+        early.due = Some(at(0));
+        early.by_token.values_mut().for_each(|debt| debt.due = at(0));
+        assert_eq!(early.broken(), Some("a debt is dropped before its key has expired"));
+        let endless = changed(|debts| debts.ending = vec![0; KILLS_MAX + 1]);
+        assert_eq!(endless, Some("too many connections are ended"));
+        let mut again = owing(Debt::of_release(at(1), &claim, None));
+        again.by_token.values_mut().for_each(|debt| debt.stage = DebtStage::Again);
+        assert_eq!(again.broken(), Some("a release is repeated for no connection"));
     }
 }

@@ -138,6 +138,18 @@ impl Cleanup {
     }
 }
 
+#[cfg(feature = "testing")]
+impl Cleanup {
+    /// What is broken of the debts.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let is_known =
+            |(node, debts): &(usize, &Debts)| !debts.has_any() || self.indebted.contains(*node);
+        let is_lost = !self.debts.iter().enumerate().all(|debt| is_known(&debt));
+        let broken = self.debts.iter().find_map(Debts::broken);
+        broken.or(is_lost.then_some("a node owes, and is not known to"))
+    }
+}
+
 /// What has happened to a lock.
 impl Cleanup {
     /// The lock is given up, and its release is about to be sent to those of these nodes that can

@@ -156,6 +156,25 @@ impl Stand {
     }
 }
 
+#[cfg(feature = "testing")]
+impl Stand {
+    /// What its parts do not agree on.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let Seat { gate, gates, phase } = &self.seat;
+        let Watch { unheard, armed, wanted, .. } = self.watch;
+        let is_listed = gate.is_some_and(|gate| gates.contains(gate));
+        let is_watched_twice = |one: NodeSet, other| !one.and(other).is_empty();
+        let rules = [
+            (*phase == Phase::Asked && !is_listed, "it has asked for a place at no gate"),
+            (self.held.is_some() && self.last_round.is_some(), "a round is about what it holds"),
+            (matches!(self.turn, Quota::Left(left) if left > TURN_MAX), "its turn is too long"),
+            (is_watched_twice(unheard, armed), "a node has answered and not answered"),
+            (is_watched_twice(wanted, armed), "a watched node is to be watched"),
+        ];
+        rules.iter().find(|(is_broken, _)| *is_broken).map(|(_, what)| *what)
+    }
+}
+
 /// Where its engine stands in the queues on the masters.
 #[derive(Default)]
 pub(super) struct Seat {
@@ -402,6 +421,11 @@ impl Stands {
         self.left.remove(&number);
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Stand)> {
+        self.open.iter().map(|(number, stand)| (*number, stand))
+    }
+
     /// How many stands there are, and commands that are not handed out for places that are left.
     pub(super) fn len(&self) -> usize {
         self.open.len() + self.left.len()
@@ -424,5 +448,45 @@ impl Stands {
     /// What is watched at this node: if any key may have changed, tell each of them.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
         self.numbers_where(|stand| stand.watch.armed.contains(node))
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::resource::Resource;
+
+    fn broken(change: impl FnOnce(&mut Stand)) -> Option<&'static str> {
+        let now = Moment::from_nanos(1);
+        let mut stand = Stand::new(Key::new(Resource::new("r").unwrap(), b""), now);
+        stand.seat.change(Some(1));
+        stand.seat.ask(1);
+        change(&mut stand);
+        stand.broken()
+    }
+
+    #[test]
+    fn entry_whose_parts_do_not_agree_is_found() {
+        assert_eq!(broken(|_| ()), None);
+        type Change = fn(&mut Stand);
+        let table: [(&str, Change); 4] = [
+            ("it has asked for a place at no gate", |it| it.seat.gate = Some(2)),
+            ("its turn is too long", |it| it.turn = Quota::Left(TURN_MAX + 1)),
+            ("a node has answered and not answered", |it| {
+                (it.watch.unheard, it.watch.armed) = (NodeSet::all(2), NodeSet::one(1));
+            }),
+            ("a watched node is to be watched", |it| {
+                (it.watch.wanted, it.watch.armed) = (NodeSet::one(1), NodeSet::one(1));
+            }),
+        ];
+        for (what, change) in table {
+            assert_eq!(broken(change), Some(what));
+        }
+        assert_eq!(broken(|it| it.last_round = Some(StartedBy::Expiry)), None);
+        let of_a_holder = broken(|it| {
+            it.held = Some(LockToken::from_random([1; 20]));
+            it.last_round = Some(StartedBy::Expiry);
+        });
+        assert_eq!(of_a_holder, Some("a round is about what it holds"));
     }
 }

@@ -127,6 +127,18 @@ pub(crate) struct WaitQueues {
     pub(super) visits: Visits,
 }
 
+#[cfg(feature = "testing")]
+impl LocalQueues {
+    /// What is broken of an entry, with its key.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.stands.iter().find_map(|(number, stand)| {
+            let is_its = self.queues.stand_of(&stand.key) == Some(number);
+            let what = stand.broken().or((!is_its).then_some("its queue has another entry"));
+            what.map(|what| format!("{:?}: {what}", stand.key))
+        })
+    }
+}
+
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {

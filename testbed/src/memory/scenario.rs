@@ -366,7 +366,9 @@ impl Scenario {
 
     /// All actions, in order.
     pub fn drain(&mut self) -> Vec<Acted> {
-        std::iter::from_fn(|| self.take_action()).collect()
+        let acted = std::iter::from_fn(|| self.take_action()).collect();
+        assert_eq!(self.engine.broken_invariant(), None);
+        acted
     }
 
     fn take_action(&mut self) -> Option<Acted> {

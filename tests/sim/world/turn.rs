@@ -460,6 +460,9 @@ impl World {
                 }
             }
         }
+        if let Some(broken) = it.engine.broken_invariant() {
+            failure = failure.or(Some(("INVARIANT", broken)));
+        }
         let has_steps = !it.steps.is_empty();
         for piece in it.batch.chunks_exact(8) {
             let piece = piece.try_into().map_or(0, u64::from_le_bytes);

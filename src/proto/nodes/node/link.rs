@@ -81,6 +81,15 @@ pub(crate) struct Link {
     connect_timeout: Duration,
 }
 
+#[cfg(feature = "testing")]
+impl Link {
+    /// What its parts do not agree on.
+    pub(crate) fn broken(&self) -> Option<&'static str> {
+        let is_astray = self.is_settling && self.state != State::Ready;
+        is_astray.then_some("what is owed is to be sent on no connection")
+    }
+}
+
 impl Link {
     pub(super) fn new(connect_timeout: Duration) -> Link {
         Link {
