@@ -54,30 +54,35 @@ fn idle_first_command_connects_and_waits_for_the_connection() {
     assert!(scenario.acquired().is_ok());
 }
 
+/// All phases share one deadline, and no command for a lock is sent in them.
 #[test]
-fn connecting_past_its_deadline_is_given_up() {
-    let mut scenario = Scenario::new(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.pass(CONNECT_TIMEOUT);
-    let error = scenario.acquired().unwrap_err();
-    assert!(error.is_unavailable());
-    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Connect)]);
-    assert_eq!(scenario.drain(), [Acted::Close(0)], "nothing was sent, so nothing is released");
-}
-
-#[test]
-fn name_that_is_looked_up_past_the_deadline_is_given_up_in_that_phase() {
-    let mut scenario = Scenario::new(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Lookup));
-    scenario.pass(CONNECT_TIMEOUT - MS);
-    scenario.nothing_done();
-    scenario.pass(MS);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Lookup)]);
-    assert_eq!(scenario.drain(), [Acted::Close(0)]);
+fn connecting_past_its_deadline_is_given_up_in_its_phase() {
+    let in_phase = |phase| Some(NodeEvent::Connecting(phase));
+    let (soon, late) = (Duration::ZERO, CONNECT_TIMEOUT - MS);
+    let greeting = vec![Acted::Hello(0), Acted::Probe(0)];
+    for (after, event, sent, phase) in [
+        (soon, None, vec![], Phase::Connect),
+        (soon, in_phase(Phase::Lookup), vec![], Phase::Lookup),
+        // Nothing is sent before the server is verified.
+        (late, in_phase(Phase::Tls), vec![], Phase::Tls),
+        (late, Some(NodeEvent::Connected), greeting, Phase::Handshake),
+    ] {
+        let mut scenario = Scenario::new(1);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.pass(after);
+        if let Some(event) = event {
+            scenario.engine.handle_node(scenario.now, 0, event);
+        }
+        assert_eq!(scenario.drain(), sent, "{phase:?}");
+        scenario.pass(late - after);
+        scenario.nothing_done();
+        scenario.pass(MS);
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(phase)]);
+        assert_eq!(scenario.drain(), [Acted::Close(0)], "nothing is to be released");
+    }
 }
 
 #[test]
@@ -101,33 +106,6 @@ fn name_that_was_found_in_time_leaves_the_rest_of_it_and_all_of_it_if_nobody_loo
         let failure = scenario.engine.statuses().next().unwrap().last_failure;
         assert_eq!(failure, Some(NodeOutcome::TimedOut(Phase::Connect)));
     }
-}
-
-#[test]
-fn handshaking_silent_peer_shares_the_connections_deadline() {
-    let mut scenario = Scenario::new(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.pass(CONNECT_TIMEOUT - MS);
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
-    assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
-    scenario.pass(MS);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Handshake)]);
-}
-
-#[test]
-fn tls_handshake_past_the_deadline_is_given_up_in_that_phase() {
-    let mut scenario = Scenario::new(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.pass(CONNECT_TIMEOUT - MS);
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Tls));
-    assert_eq!(scenario.drain(), [], "nothing is sent before the server is verified");
-    scenario.pass(MS);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Tls)]);
-    assert_eq!(scenario.drain(), [Acted::Close(0)]);
 }
 
 #[test]
@@ -378,18 +356,6 @@ fn voting_failures_that_deny_a_quorum_are_unavailability_at_once() {
     assert_eq!(error.kind(), LockErrorKind::Unavailable);
     let pending = NodeOutcome::Pending;
     assert_eq!(outcomes(&error), [RESET, RESET, RESET, pending, pending]);
-}
-
-#[test]
-fn voting_two_down_and_one_refusal_is_contention() {
-    let mut scenario = Scenario::ready(5);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
-    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
-    scenario.replies([2, 3], Reply::Ok);
-    scenario.reply(4, Reply::Nil);
-    assert!(scenario.acquired().unwrap_err().is_contended());
 }
 
 #[test]
@@ -1295,20 +1261,6 @@ fn extending_still_voting_at_the_old_deadline_ends_there() {
 }
 
 // Release.
-
-#[test]
-fn releasing_returns_when_a_quorum_confirmed() {
-    let mut scenario = Scenario::ready(5);
-    let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
-    scenario.drain();
-    scenario.replies(0..2, Reply::Integer(1));
-    scenario.nothing_done();
-    scenario.reply(2, Reply::Integer(1));
-    let released = scenario.released().unwrap();
-    assert!(released.was_held());
-    assert_eq!((released.confirmed, released.absent, released.unknown), (3, 0, 2));
-}
 
 #[test]
 fn releasing_absent_lock_is_reported_not_failed() {
