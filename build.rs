@@ -52,7 +52,7 @@ const PAIRS: [(&str, [&str; 2]); 9] = [
 /// What the one with a check has in place of the first pieces.
 const MARKED: &str = "time now marker_first marker";
 
-fn main() {
+pub(crate) fn main() {
     println!("cargo:rerun-if-changed={FOLDER}");
     println!("cargo:rerun-if-changed=build");
     let (mut constants, mut all, mut count) = (String::new(), String::new(), 0);

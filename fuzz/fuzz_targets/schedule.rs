@@ -2,6 +2,12 @@
 
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
+/// The scripts, as they are sent.
+#[allow(dead_code)]
+mod scripts {
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}
+
 #[allow(dead_code)]
 #[path = "../../tests/sim/world/mod.rs"]
 mod world;
