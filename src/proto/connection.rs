@@ -1,7 +1,6 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
-use crate::proto::index::RoundId;
 use std::time::Duration;
 
 use super::cleanup::Due;
@@ -17,6 +16,7 @@ use super::{Engine, NodeSet};
 use crate::inspection::Said;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
+use crate::proto::index::RoundId;
 use crate::validity::TTL_MS_MAX;
 
 /// Why the fast path stopped.

@@ -1,6 +1,5 @@
 //! Extension: a new time to live on a quorum, before the old validity ends.
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::failure::Failure;
@@ -11,6 +10,7 @@ use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
+use crate::proto::index::{OpIndex, RoundId};
 use crate::resource::LockKind;
 use crate::validity::Ttl;
 

@@ -55,12 +55,12 @@ mod trial;
 mod voting;
 mod wait;
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::channel::Channel;
 pub use crate::fencing::Fencing;
+use crate::proto::index::{OpIndex, RoundId};
 pub use crate::quorum::NodeSet;
 pub use crate::resource::Key;
 pub use crate::slots::Slots;

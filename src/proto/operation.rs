@@ -1,11 +1,11 @@
 //! The operations in flight: their ids, their timers, their leases, and the results that were not
 //! taken yet.
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::proto::index::{OpIndex, RoundId};
 use slab::Slab;
 
 use super::failure::Failure;

@@ -17,7 +17,7 @@ pub(crate) enum LockKind {
     Slot { of: u8, slot: Option<u8> },
     /// One key with the caller's own value.
     Value(Vec<u8>),
-    /// The same, of a holder who has it under this token.
+    /// The same, taken over from the attempt that has it under this token.
     TakeOver(Vec<u8>, LockToken),
 }
 

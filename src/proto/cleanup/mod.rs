@@ -6,10 +6,10 @@
 
 mod debts;
 
-use crate::proto::index::RoundId;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::proto::index::RoundId;
 use debts::{AGAIN_AFTER, Debt, Here};
 pub(super) use debts::{Debts, Due, Kills};
 

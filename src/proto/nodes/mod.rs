@@ -2,12 +2,12 @@
 
 mod node;
 
-use crate::proto::index::RoundId;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::proto::index::RoundId;
 pub(crate) use node::{
     Effect, Process, Recognised, Route, SILENCE_MAX, State, foreign, is_forbidden, passes,
 };

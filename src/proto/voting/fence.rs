@@ -4,7 +4,6 @@
 //! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
 //! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::{Decision, Voting};
@@ -12,6 +11,7 @@ use crate::fencing::{self, FencingToken};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::command::{Command, Counter, Grant};
+use crate::proto::index::{OpIndex, RoundId};
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::nodes::{Nodes, State};
 use crate::proto::notices::Notice;

@@ -2,12 +2,12 @@
 //! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
 //! refusals tell.
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::time::Duration;
 
 use super::Voting;
 use crate::error::LockError;
 use crate::moment::Moment;
+use crate::proto::index::{OpIndex, RoundId};
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::nodes::Nodes;
 use crate::resource::{Key, KindRow, Refusal};

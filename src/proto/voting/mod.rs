@@ -9,9 +9,9 @@ mod forms;
 mod refusals;
 mod rounds;
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::sync::Arc;
 
+use crate::proto::index::{OpIndex, RoundId};
 use fence::Fences;
 pub(crate) use forms::rounds_at_once;
 use refusals::Forms;

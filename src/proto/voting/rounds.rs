@@ -1,6 +1,5 @@
 //! The rounds that are open, with what they are about and the votes on them.
 
-use crate::proto::index::{OpIndex, RoundId};
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::Grant;
 use crate::proto::failure::Failure;
+use crate::proto::index::{OpIndex, RoundId};
 use crate::proto::kind::{Claim, Kind, Vote};
 use crate::proto::smooth::smooth;
 use crate::quorum::{NodeSet, Tally, Verdict};

@@ -150,7 +150,7 @@ impl Stand {
             place => (place + 1).min(STAGGERS_MAX),
         };
         let at = since.after(stagger.saturating_mul(staggers));
-        // The first in the queue, which pauses, too, is to be the first that sees a quorum.
+        // The first in the queue pauses as well, and is to be the first that sees a quorum.
         let in_vain = self.backoff.until.filter(|_| self.backoff.is_in_vain());
         in_vain.map_or(at, |until| at.max(until.after(PAUSE_MAX)))
     }

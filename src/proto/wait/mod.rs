@@ -42,7 +42,7 @@ use crate::token::Entropy;
 /// Part of the time after which a head is believed to sleep; the rest is round trips.
 const STAGGER_MIN: Duration = Duration::from_millis(2);
 const STAGGER_ROUND_TRIPS: u32 = 4;
-/// Who is next looks after this time in any case.
+/// The next one looks after this time in any case.
 const STAGGER_MAX: Duration = Duration::from_millis(500);
 
 /// What a wait may see and use of the engine during one input.

@@ -8,10 +8,10 @@ mod link;
 mod pipeline;
 mod suspicion;
 
-use crate::proto::index::RoundId;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::proto::index::RoundId;
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 use errors::{Errors, LastError};

@@ -1,7 +1,6 @@
 //! The commands that a node has not answered. The order of the replies decides what each answers,
 //! since RESP has no request ids.
 
-use crate::proto::index::RoundId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::Shape;
 use crate::proto::fifo::Fifo;
+use crate::proto::index::RoundId;
 use crate::proto::kind::{Lost, Vote};
 use crate::proto::limits::ROUNDS_USUAL;
 use crate::proto::request::{InFlight, Request};
