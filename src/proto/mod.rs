@@ -200,9 +200,9 @@ pub enum Action<'a> {
     },
 }
 
-/// Counters since the engine was created, and two numbers of this moment, `waiting` and `held`. Of
-/// each acquisition, the result is counted once, however many rounds it took; failures of other
-/// kinds are not counted. Renewals of kept locks count as extensions.
+/// Counters since the engine was created. Two fields, `waiting` and `held`, are gauges: they count
+/// the present. Each acquisition is counted once, by its result, after any number of rounds.
+/// Acquisitions that fail for other reasons are not counted. Renewals count as extensions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -226,10 +226,9 @@ pub struct Stats {
     pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
-    /// Locks that were kept alive and are no longer renewed, whatever the
-    /// [cause](crate::LossCause).
+    /// Renewed locks that were lost, for any [cause](crate::LossCause).
     pub lost: u64,
-    /// Releases by their owner, dropped guards included.
+    /// Releases by the owner of a lock, dropped guards included.
     pub released: u64,
     /// Replies that arrived after their timeout.
     pub late_replies: u64,
@@ -237,46 +236,47 @@ pub struct Stats {
     pub connected: u64,
     /// Connections that ended or failed.
     pub disconnected: u64,
-    /// Error replies to anything but a handshake. They include one `WRONGTYPE` of each master for
-    /// each attempt that failed because readers share the resource: the release of that attempt
-    /// finds a key of another type.
+    /// Error replies outside of handshakes. An attempt to take a lock that readers hold adds one
+    /// `WRONGTYPE` per master, because its release finds a key of another type.
     pub server_errors: u64,
-    /// Answers that did not count because their node was in quarantine or its copy was in doubt.
+    /// Answers that did not count, because the node was in quarantine or its key was unconfirmed.
     pub uncounted: u64,
     /// Times that a node was put into quarantine.
     pub quarantines: u64,
     /// Times that a node's wall clock was seen to jump forward.
     pub clock_jumps: u64,
-    /// `CLIENT KILL`s of old connections that the server confirmed, so that nothing sent on them
-    /// runs later.
+    /// Old connections whose `CLIENT KILL` the server confirmed. A command that was sent on such a
+    /// connection can no longer run.
     pub connections_killed: u64,
     /// Locks granted with a fencing token.
     pub fenced: u64,
-    /// Commands to raise a counter: masters that gave an attempt a smaller number than another did.
-    pub raised: u64,
-    /// Numbers that were set aside, because they are far ahead of the masters' clocks.
-    pub set_aside: u64,
-    /// Places that were taken in the queues on the masters; see [`Waiting`](crate::Waiting).
+    /// Commands that raised a master's counter to the lock's fencing token, because the master had
+    /// proposed a lower one.
+    pub tokens_confirmed: u64,
+    /// Proposed fencing tokens that were ignored, because they are far ahead of the masters'
+    /// clocks.
+    pub tokens_ignored: u64,
+    /// Places taken in the queues on the masters; see [`Waiting`](crate::Waiting).
     pub queued: u64,
-    /// Times that a wait was told that its turn has come.
-    pub told: u64,
-    /// Locks that were handed on to the next in a queue.
-    pub handed_on: u64,
-    /// Locks that were taken in place of a client that was told to take them and did not.
-    pub overtaken: u64,
+    /// Notifications received that it is this client's turn to take a lock.
+    pub notifications_received: u64,
+    /// Locks whose release notified the next client in the queue.
+    pub notifications_sent: u64,
+    /// Locks taken ahead of a client that was next in the queue and did not react.
+    pub skipped: u64,
     /// Rounds that were refused, although the lock had seemed to be free.
-    pub woken_in_vain: u64,
-    /// Waits that moved to the queue of another master, because the one before was lost or slow.
+    pub spurious_wakeups: u64,
+    /// Waits that moved to another queue node, because the previous one was lost or slow.
     pub requeued: u64,
     /// Acquisitions in flight now: their callers have no result yet.
     pub waiting: u64,
-    /// Locks that are held now: granted, and neither released nor let go. Locks with an operation
-    /// in flight, kept locks, lost ones and expired ones count until they are released. An adopted
-    /// lock counts from its first extension on.
+    /// Locks that are held now: granted, and neither released nor let go. Every such lock counts
+    /// until it is released, even while an operation on it is in flight or after it has expired. An
+    /// adopted lock counts from its first extension on.
     ///
-    /// A [`Lease`] that was dropped, or given to another engine without
-    /// [`let_go`](Engine::let_go), counts for ever: nothing tells its engine. A [`LockGuard`] that
-    /// is dropped is released, and [`into_parts`](crate::LockGuard::into_parts) lets go.
+    /// A [`Lease`] that is dropped counts forever. So does one that another engine takes without
+    /// [`let_go`](Engine::let_go). Dropping a [`LockGuard`] releases it, and
+    /// [`into_parts`](crate::LockGuard::into_parts) lets go.
     ///
     /// [`LockGuard`]: crate::LockGuard
     pub held: u64,
@@ -718,13 +718,13 @@ impl Engine {
         Stats {
             quarantines: self.nodes.quarantines,
             queued: waits.queued,
-            told: waits.told,
-            handed_on: waits.handed_on,
-            overtaken: waits.overtaken,
-            woken_in_vain: waits.woken_in_vain,
+            notifications_received: waits.notifications_received,
+            notifications_sent: waits.notifications_sent,
+            skipped: waits.skipped,
+            spurious_wakeups: waits.spurious_wakeups,
             requeued: waits.requeued,
-            raised: votes.raised,
-            set_aside: votes.set_aside,
+            tokens_confirmed: votes.tokens_confirmed,
+            tokens_ignored: votes.tokens_ignored,
             server_errors: self.stats.server_errors + waits.server_errors,
             waiting: self.operations.acquisitions().count() as u64,
             held: came - self.stats.released - self.let_go,

@@ -57,7 +57,7 @@ fn lock_has_the_proposal_if_a_quorum_took_it() {
     let lease = scenario.acquired().expect("a quorum granted");
     assert_eq!(number(&lease), TIME);
     assert_eq!(scenario.drain(), []);
-    assert_eq!((scenario.engine.stats().fenced, scenario.engine.stats().raised), (1, 0));
+    assert_eq!((scenario.engine.stats().fenced, scenario.engine.stats().tokens_confirmed), (1, 0));
 }
 
 /// F19.
@@ -140,7 +140,7 @@ fn nodes_that_gave_less_are_raised_to_the_greatest_number() {
     let lease = scenario.acquired().expect("a quorum is stamped");
     assert_eq!(number(&lease), TIME + 9);
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(scenario.engine.stats().raised, 2);
+    assert_eq!(scenario.engine.stats().tokens_confirmed, 2);
 }
 
 /// F8: numbers that differ from the proposal, but not from each other.
@@ -327,7 +327,7 @@ fn number_far_ahead_is_set_aside_while_others_may_come() {
     let lease = scenario.acquired().unwrap();
     assert_eq!(number(&lease), TIME);
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(scenario.engine.stats().set_aside, 1);
+    assert_eq!(scenario.engine.stats().tokens_ignored, 1);
     assert_eq!(scenario.engine.poll_notice(), Some((0, Notice::FarAhead)));
     assert_eq!(scenario.engine.poll_notice(), None);
 }
@@ -439,7 +439,7 @@ fn no_number_far_ahead_is_taken_while_another_lock_is_in_the_way() {
         let (aside, refused) = (NodeOutcome::Outnumbered, NodeOutcome::Held);
         assert_eq!(outcomes(&error)[..2], [aside, NodeOutcome::Granted]);
         assert!(outcomes(&error)[numbers.len()..].iter().all(|outcome| *outcome == refused));
-        assert_eq!(scenario.engine.stats().raised, 0);
+        assert_eq!(scenario.engine.stats().tokens_confirmed, 0);
     }
 }
 

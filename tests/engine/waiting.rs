@@ -449,7 +449,7 @@ fn w5_second_looks_after_a_stagger_and_then_takes_it() {
     s.reply(third, server_error(ServerErrorKind::Other));
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::ToFront))], "W11");
-    assert_eq!(s.engine.stats().overtaken, 1);
+    assert_eq!(s.engine.stats().skipped, 1);
 }
 
 #[test]
@@ -476,7 +476,7 @@ fn w6_told_to_go_it_takes_the_lock_at_once() {
     assert!(sets(&s.drain()));
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [], "it is in front already");
-    assert_eq!((s.engine.stats().told, s.engine.stats().queued), (1, 1));
+    assert_eq!((s.engine.stats().notifications_received, s.engine.stats().queued), (1, 1));
 }
 
 /// R9: a process that was paused reads what it was told before it sees that its wait is over.
@@ -595,10 +595,10 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     }
     let mut s = queueing();
     let (gate, _lease) = held_through_queue(&mut s);
-    let told = s.engine.stats().told;
+    let told = s.engine.stats().notifications_received;
     for word in words.into_iter().chain(["gresource"]) {
         s.tell(gate, word);
-        assert_eq!((s.drain(), s.engine.stats().told), (vec![], told), "{word}");
+        assert_eq!((s.drain(), s.engine.stats().notifications_received), (vec![], told), "{word}");
     }
 }
 
@@ -653,7 +653,7 @@ fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
     s.nothing_done();
     s.reply(gate, Reply::Integer(1 + 2 * 3));
     let released = s.released().unwrap();
-    assert_eq!((released.confirmed, s.engine.stats().handed_on), (2, 1));
+    assert_eq!((released.confirmed, s.engine.stats().notifications_sent), (2, 1));
 }
 
 #[test]
@@ -1133,7 +1133,7 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert!(sets(&s.drain()));
     let acted = refuse(&mut s);
     assert_eq!(acted[0], Acted::Wait(gate, Waits::QueueUp));
-    assert_eq!(s.engine.stats().woken_in_vain, 1);
+    assert_eq!(s.engine.stats().spurious_wakeups, 1);
     s.reply(gate, place(0, HELD));
     s.pass(STAGGER);
     let looks = |acted: Vec<Acted>| watch_of(gate).iter().all(|it| acted.contains(it));
@@ -1533,7 +1533,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
     s.replies([slow, free], Reply::Ok);
     let _ = s.acquired().expect("two nodes granted");
     assert_eq!(s.drain(), []);
-    assert_eq!(s.engine.stats().overtaken, 0);
+    assert_eq!(s.engine.stats().skipped, 0);
 }
 
 #[test]

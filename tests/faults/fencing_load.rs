@@ -56,7 +56,8 @@ impl Load {
     /// How many locks were granted, and how many nodes were told to raise a counter.
     pub fn counted(&self) -> (u64, u64) {
         let stats = self.clients.iter().map(Redlock::stats);
-        stats.fold((0, 0), |(fenced, raised), it| (fenced + it.fenced, raised + it.raised))
+        stats
+            .fold((0, 0), |(fenced, raised), it| (fenced + it.fenced, raised + it.tokens_confirmed))
     }
 
     /// Waits until so many more locks were granted.

@@ -867,7 +867,7 @@ fn fenced_locks_have_growing_numbers() {
             })
         };
         let last = grow(number());
-        assert_eq!(redlock.stats().raised, 0);
+        assert_eq!(redlock.stats().tokens_confirmed, 0);
         // The lock of another client, with numbers that this one does not expect.
         let ahead = (last.get() + 5_000_000).to_string();
         for (master, number) in masters.iter().zip(["1", &ahead, "2"]) {

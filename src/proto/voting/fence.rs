@@ -251,7 +251,7 @@ impl Voting {
             return false;
         }
         stamping.aside.extend(far);
-        self.stats.set_aside += far.len() as u64;
+        self.stats.tokens_ignored += far.len() as u64;
         let aside = stamping.aside.len();
         self.set_aside(now, round, far, aside);
         for node in far.iter() {
@@ -358,7 +358,7 @@ impl Voting {
             self.record(now, nodes, round, node, failure);
         }
         if !raised.is_empty() {
-            self.stats.raised += raised.len() as u64;
+            self.stats.tokens_confirmed += raised.len() as u64;
             self[round].references += raised.len() as u32;
             nodes.outbox.push_back(Outgoing::Raise(raised, round));
         }

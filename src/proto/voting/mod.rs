@@ -40,8 +40,8 @@ pub(crate) struct Decision {
 /// Counters of votes, as in [`Stats`](super::Stats).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct VotingStats {
-    pub(super) raised: u64,
-    pub(super) set_aside: u64,
+    pub(super) tokens_confirmed: u64,
+    pub(super) tokens_ignored: u64,
 }
 
 /// All rounds that are open.

@@ -42,7 +42,7 @@ impl LocalQueues {
         let stands_at = stand.seat.gate.filter(|gate| stand.seat.gates.contains(*gate));
         if let Some(gate) = stands_at.filter(|_| stand.seat.phase != Phase::Queued(0)) {
             stand.seat.phase = Phase::Queued(0);
-            self.desk.stats.overtaken += 1;
+            self.desk.stats.skipped += 1;
             self.step_aside(cx, gate, key.clone(), Step::ToFront);
         }
     }
@@ -92,7 +92,7 @@ impl LocalQueues {
                 let mut gates = stand.seat.gates;
                 gates.extend(gate);
                 gates.extend(stand.foreign);
-                self.desk.stats.handed_on += 1;
+                self.desk.stats.notifications_sent += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
                 if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.desk.has_channel(cx)
                 {

@@ -105,10 +105,10 @@ pub(crate) enum AfterRelease {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WaitStats {
     pub(super) queued: u64,
-    pub(super) told: u64,
-    pub(super) handed_on: u64,
-    pub(super) overtaken: u64,
-    pub(super) woken_in_vain: u64,
+    pub(super) notifications_received: u64,
+    pub(super) notifications_sent: u64,
+    pub(super) skipped: u64,
+    pub(super) spurious_wakeups: u64,
     pub(super) requeued: u64,
     pub(super) server_errors: u64,
 }

@@ -34,7 +34,7 @@ impl LocalQueues {
         let stand = self.stands.stand(number);
         if let Some(by) = stand.last_round.take() {
             stand.watch.is_ambiguous |= by == StartedBy::Invalidation;
-            self.desk.stats.woken_in_vain += 1;
+            self.desk.stats.spurious_wakeups += 1;
         }
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
         stand.free_since = None;

@@ -29,7 +29,7 @@ impl LocalQueues {
         stand.seat.phase = Phase::Queued(if wakeup == Wakeup::Second { 1 } else { 0 });
         if wakeup == Wakeup::TakeNow {
             stand.backoff.in_row = 0;
-            self.desk.stats.told += 1;
+            self.desk.stats.notifications_received += 1;
         }
         let Some(who) = self.waiting_at(number) else {
             // This notifies the client behind one that has ended and is still listed.

@@ -628,7 +628,7 @@ impl WaitQueues {
             Wakeup::TakeNow => {
                 visit.is_told = true;
                 visit.crowd_until = Some(cx.now.after(CROWD_FOR));
-                self.local.desk.stats.told += 1;
+                self.local.desk.stats.notifications_received += 1;
                 self.try_visit(cx, number);
             }
             Wakeup::First => self.try_visit(cx, number),

@@ -255,9 +255,9 @@ impl World {
             crowd.free_at = self.now;
             let is_early = crowd.grants.iter().any(|grants| *grants < GRANTS_EARLY);
             let think = crowd.think_max;
-            let handed_on = self.clients[client].engine.stats().handed_on;
+            let handed_on = self.clients[client].engine.stats().notifications_sent;
             self.release(client, lease);
-            let is_told = self.clients[client].engine.stats().handed_on > handed_on;
+            let is_told = self.clients[client].engine.stats().notifications_sent > handed_on;
             let is_awaited = !is_early && self.is_awaited(is_told);
             if let Some(crowd) = &mut self.crowd {
                 crowd.handed_at = is_awaited.then_some(self.now);
