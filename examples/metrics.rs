@@ -137,7 +137,7 @@ impl Sampler {
             gauge!("muxlock_node_latency_seconds", &label).set(latency.as_secs_f64());
             let is_quarantined = node.quarantine.is_some();
             gauge!("muxlock_node_quarantined", &label).set(f64::from(is_quarantined));
-            gauge!("muxlock_node_debts", &label).set(node.debts as f64);
+            gauge!("muxlock_node_pending_releases", &label).set(node.pending_releases as f64);
         }
     }
 }

@@ -72,7 +72,7 @@
 //!     counter("lock_timed_out_total", "", stats.timed_out);
 //!     for node in redlock.nodes() {
 //!         gauge("master_votes", &node.address, f64::from(node.state == NodeState::Ready));
-//!         gauge("master_debts", &node.address, node.debts as f64);
+//!         gauge("master_pending_releases", &node.address, node.pending_releases as f64);
 //!         if let Some(latency) = node.latency {
 //!             gauge("master_latency_seconds", &node.address, latency.as_secs_f64());
 //!         }
@@ -218,8 +218,8 @@ pub use outcome::{
 #[doc(hidden)]
 pub use outcome::{explained, explained_connection, explained_start, printable};
 pub use proto::{
-    Cancelled, Done, Lease, NodeState, NodeStatus, Obstacle, OpId, ReleaseWith, Released, Stats,
-    Waits,
+    Cancelled, Done, Lease, NodeState, NodeStatus, OpId, QueueObstacle, QueueSupport, ReleaseWith,
+    Released, Stats,
 };
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};

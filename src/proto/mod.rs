@@ -82,7 +82,7 @@ pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
 pub use release::ReleaseHow;
-pub use status::{NodeState, NodeStatus, Obstacle, Waits};
+pub use status::{NodeState, NodeStatus, QueueObstacle, QueueSupport};
 pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 
@@ -755,8 +755,8 @@ impl Engine {
     /// The status of each node.
     pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
         self.nodes.statuses(self.last_now).enumerate().map(|(node, status)| NodeStatus {
-            debts: self.cleanup.owed_to(node).awake(),
-            waits: self.waits.local.desk.at(node),
+            pending_releases: self.cleanup.owed_to(node).awake(),
+            queue: self.waits.local.desk.at(node),
             ..status
         })
     }

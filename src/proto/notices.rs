@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use super::status::Obstacle;
+use super::status::QueueObstacle;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause};
 
@@ -36,7 +36,7 @@ pub enum Notice {
     Moved,
     /// Clients cannot wait in a queue on this node, for this reason. They wait at another one, or
     /// ask again and again where no node has a queue.
-    CannotQueue(Obstacle),
+    CannotQueue(QueueObstacle),
 }
 
 impl Notice {

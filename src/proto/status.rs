@@ -18,24 +18,24 @@ pub struct NodeStatus {
     pub address: Arc<str>,
     /// The state of its connection.
     pub state: NodeState,
-    /// Its result in the last round, and how long that took from the round's start. The time is
-    /// `None` if the node was not asked, or if its answer came when no call read it: it was read
-    /// later, and nothing says when it came.
+    /// Its result in the last round, and the time from the start of the round to that result. The
+    /// time is `None` if the node was not asked. It is also `None` if no call was reading when the
+    /// answer came, because its time of arrival is then unknown.
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
     /// The last error message of the server, or the words for its last failure, whichever was
     /// later. Passwords and anything like a token are masked.
     pub last_message: Option<Arc<str>>,
-    /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
-    /// replies that the client read late, without knowing when they arrived.
+    /// Smoothed time from command to reply. Replies that took longer than `node_timeout` are left
+    /// out, and so are replies that the client read late.
     pub latency: Option<Duration>,
-    /// Commands sent and not answered.
+    /// Commands that were sent and are still unanswered.
     pub in_flight: usize,
-    /// Releases that are still to be sent to this node: of failed attempts and of locks that were
+    /// Releases that are still to be sent to this node, after failed attempts and after locks were
     /// released or dropped.
-    pub debts: usize,
-    /// Why and for how long its votes do not count, if it is in quarantine.
+    pub pending_releases: usize,
+    /// The reason for its quarantine and the remaining time, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
     /// Product and version of the server, if it reports them.
     pub server_version: Option<Arc<str>>,
@@ -46,12 +46,12 @@ pub struct NodeStatus {
     pub release_with: ReleaseWith,
     /// The errors of this server, by kind.
     pub errors: ErrorCounts,
-    /// Commands that it did not answer in time, and connections that were not made in time.
+    /// Commands and connection attempts that timed out.
     pub timeouts: u64,
-    /// Connections that its machine refused: no server listens at the address.
+    /// Connections that were refused, because no server listens at the address.
     pub refused: u64,
-    /// Whether this client can wait in a queue on this node.
-    pub waits: Waits,
+    /// Whether this client can use this node as a queue node.
+    pub queue: QueueSupport,
 }
 
 /// The state of a node's connection.
@@ -74,46 +74,46 @@ pub enum NodeState {
     BackOff,
 }
 
-/// Whether this client can wait in a queue on a node: see [`Waiting`](crate::Waiting).
+/// Whether this client can use a node as a queue node: see [`Waiting`](crate::Waiting).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Waits {
-    /// No wait has needed the node yet on this connection.
+pub enum QueueSupport {
+    /// No wait has needed a queue on this node yet, on the present connection.
     #[default]
     Untried,
-    /// The node was asked and has not answered.
-    Asked,
-    /// It can.
-    Able,
-    /// It cannot, for this reason.
-    Unable(Obstacle),
+    /// The client is checking this, and the node has not answered yet.
+    Checking,
+    /// The client can wait in a queue on this node.
+    Available,
+    /// The client cannot wait in a queue on this node, for this reason.
+    Unavailable(QueueObstacle),
 }
 
-/// Why a client cannot wait in a queue on a node. The server's words are in
-/// [`NodeStatus::last_message`](crate::NodeStatus::last_message).
+/// The reason why a client cannot use a node as a queue node. The error text of the server is in
+/// [`NodeStatus::last_message`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Obstacle {
+pub enum QueueObstacle {
     /// The server refused `HELLO 3`.
     Resp3,
-    /// It refused `CLIENT TRACKING`, `CLIENT CACHING`, or a question about the key.
+    /// The server refused `CLIENT TRACKING`, `CLIENT CACHING`, or a command that reads the key.
     Tracking,
-    /// It refused `SUBSCRIBE` or `PUBLISH`, or delivered no message.
+    /// The server refused `SUBSCRIBE` or `PUBLISH`, or it delivered no message.
     Channel,
-    /// It refused the scripts of the queue.
+    /// The server refused the scripts of the queue.
     Queue,
-    /// Connections ended while the server was asked.
+    /// Connections ended during the check.
     Connection,
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for QueueObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Obstacle::Resp3 => "HELLO 3 was refused",
-            Obstacle::Tracking => "CLIENT TRACKING or CLIENT CACHING was refused",
-            Obstacle::Channel => "SUBSCRIBE or PUBLISH was refused",
-            Obstacle::Queue => "the scripts of the queue were refused",
-            Obstacle::Connection => "its connections ended when it was asked",
+            QueueObstacle::Resp3 => "HELLO 3 was refused",
+            QueueObstacle::Tracking => "CLIENT TRACKING or CLIENT CACHING was refused",
+            QueueObstacle::Channel => "SUBSCRIBE or PUBLISH was refused",
+            QueueObstacle::Queue => "the scripts of the queue were refused",
+            QueueObstacle::Connection => "its connections ended during the check",
         })
     }
 }

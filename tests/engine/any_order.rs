@@ -463,7 +463,7 @@ fn run(seed: u64) {
         side.check_numbers(seed);
         assert_eq!(side.engine.operations().count(), 0, "{seed}");
         assert_eq!(side.engine.unanswered(), 0, "{seed}");
-        assert!(side.engine.statuses().all(|node| node.debts == 0), "{seed}");
+        assert!(side.engine.statuses().all(|node| node.pending_releases == 0), "{seed}");
         // What is said last of an engine is how many rounds it knows, and who waits in its queues.
         let shown = format!("{:?}", side.engine);
         assert!(shown.contains("rounds: 0, queued: 0"), "{seed}: {shown}");

@@ -522,7 +522,10 @@ fn master_that_was_away_once_is_sent_renewals_again() {
         }
     }
     let status = scenario.engine.statuses().nth(2).unwrap();
-    panic!("for 100 s of renewals it was sent none: {:?}, {} debts", status.state, status.debts);
+    panic!(
+        "for 100 s of renewals it was sent none: {:?}, {} debts",
+        status.state, status.pending_releases
+    );
 }
 
 /// The same without a hand-over: the SET was lost with its connection, whose end the

@@ -235,7 +235,11 @@ fn raise_without_an_answer_is_a_missing_vote() {
     scenario.drain();
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
-    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0, "the SET was answered");
+    assert_eq!(
+        scenario.engine.statuses().next().unwrap().pending_releases,
+        0,
+        "the SET was answered"
+    );
     scenario.reply(2, Reply::Integer(TIME as i64 + 9));
     assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
 }
@@ -759,5 +763,5 @@ fn raise_that_is_lost_with_its_connection_ends_the_attempt() {
     assert_eq!(outcomes(&error), [lost, NodeOutcome::Granted, NodeOutcome::Held]);
     scenario.drain();
     scenario.replies([1, 2], Reply::Integer(1));
-    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 1, "the release");
+    assert_eq!(scenario.engine.statuses().next().unwrap().pending_releases, 1, "the release");
 }

@@ -136,7 +136,7 @@ fn at_rest(scenario: &mut Scenario) {
     assert_eq!(scenario.drain(), []);
     assert_eq!(scenario.engine.unanswered(), 0);
     assert_eq!(scenario.engine.operations().count(), 0);
-    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.pending_releases == 0));
     assert_eq!(scenario.next_timeout(), None);
 }
 
@@ -355,7 +355,7 @@ fn odd_replies_are_refusals_or_end_the_connection() {
             scenario.replies([0, 1], NO);
             let error = scenario.acquired().unwrap_err();
             assert_eq!(outcome(&error, 2), NodeOutcome::Protocol(ProtocolError::Unexpected));
-            assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
+            assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 1);
         }
     }
 }
@@ -1832,7 +1832,7 @@ fn refused_release_by_value_is_owed_for_as_long_as_any_lock_lives() {
         assert_eq!(said(&mut scenario), ["free r r:as"]);
     }
     scenario.reply(2, YES);
-    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.pending_releases == 0));
 }
 
 /// The token of the first attempt of an engine.

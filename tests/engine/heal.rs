@@ -47,7 +47,7 @@ fn outcome(error: &LockError, node: usize) -> NodeOutcome {
 }
 
 fn debts(scenario: &Scenario) -> Vec<usize> {
-    scenario.engine.statuses().map(|node| node.debts).collect()
+    scenario.engine.statuses().map(|node| node.pending_releases).collect()
 }
 
 #[test]

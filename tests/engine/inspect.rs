@@ -115,7 +115,7 @@ fn lost_connection_leaves_nothing_to_undo() {
     let inspection = inspected(&mut scenario);
     assert_eq!(outcomes(&inspection)[2], reset);
     assert!(inspection.holder().is_some() && inspection.free_in().is_none());
-    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.pending_releases == 0));
     is_over(&scenario);
 }
 

@@ -333,7 +333,7 @@ fn silent_connection_is_lost_when_the_server_answers_beside_it() {
     let acted = scenario.drain();
     assert!(acted.contains(&Acted::Close(1)), "{acted:?}");
     assert_eq!(ALL.map(|node| scenario.state(node) == NodeState::Ready), [true, false, true]);
-    let owed: Vec<usize> = scenario.engine.statuses().map(|node| node.debts).collect();
+    let owed: Vec<usize> = scenario.engine.statuses().map(|node| node.pending_releases).collect();
     assert_eq!(owed, [0, 1, 0], "the SET may still run");
     assert!(now < asked_at.after(SILENCE_MAX));
 }
@@ -488,7 +488,10 @@ fn node_that_was_never_connected_owes_nothing() {
     let lease = scenario.acquired().unwrap();
     scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.engine.abandon(scenario.now, lease);
-    assert_eq!(scenario.engine.statuses().map(|node| node.debts).collect::<Vec<_>>(), [0, 0, 0]);
+    assert_eq!(
+        scenario.engine.statuses().map(|node| node.pending_releases).collect::<Vec<_>>(),
+        [0, 0, 0]
+    );
 }
 
 /// A node that is being connected has so much room for commands.

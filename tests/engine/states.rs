@@ -560,14 +560,14 @@ fn silent_node_is_dropped_after_ten_seconds_and_owes_its_keys() {
     assert_eq!(scenario.state(2), NodeState::Ready);
     scenario.pass(MS);
     assert_eq!(scenario.drain(), [Acted::Close(2)]);
-    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 1);
     // R12: what is owed is the first thing that is sent.
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Connect(2)]);
     scenario.connect(2);
     assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
     scenario.replies([2, 2], Reply::Integer(1));
-    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 0);
 }
 
 #[test]
@@ -610,7 +610,7 @@ fn expired_debt_of_a_dead_process_is_settled_once() {
     scenario.restart(0, Duration::ZERO);
     scenario.connect(0);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
-    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().next().unwrap().pending_releases, 0);
 }
 
 #[test]
@@ -767,7 +767,7 @@ fn owing_one() -> Scenario {
 }
 
 fn debts(scenario: &Scenario) -> usize {
-    scenario.engine.statuses().next().unwrap().debts
+    scenario.engine.statuses().next().unwrap().pending_releases
 }
 
 /// R12: the old connection is dead, with what was sent on it.
@@ -1087,7 +1087,7 @@ fn cancelled_acquisition_owes_its_release_to_a_lost_node() {
     scenario.drain();
     assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
-    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.pending_releases).collect();
     assert_eq!(debts, [1, 0, 0], "R12");
 }
 
@@ -1300,7 +1300,7 @@ fn releasing_without_a_quorum_of_answers_is_unavailable_and_owed() {
     let error = scenario.released().unwrap_err();
     assert!(error.is_unavailable());
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.pending_releases).collect();
     assert_eq!(debts, [1, 1, 0]);
 }
 
@@ -1333,7 +1333,7 @@ fn releasing_node_that_never_got_the_set_is_left_alone() {
     let lease = scenario.acquired().unwrap();
     scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
-    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().next().unwrap().pending_releases, 0);
     scenario.replies([1, 2], Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());
 }
@@ -1468,7 +1468,7 @@ fn releasing_half_handed_out_is_owed_to_a_node_that_is_lost_meanwhile() {
     assert!(scenario.engine.poll_action().is_some(), "to node 1");
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.drain(), [Acted::Close(0)]);
-    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.pending_releases).collect();
     assert_eq!(debts, [1, 0]);
     scenario.reply(1, Reply::Integer(1));
     assert!(scenario.released().unwrap_err().is_unavailable());
@@ -1618,7 +1618,7 @@ fn extending_copy_of_a_lost_set_counts_because_nothing_deletes_it() {
     assert!(lease.granted_by().eq([0, 2]));
     scenario.pass(500 * MS);
     assert_eq!(scenario.drain(), []);
-    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 0);
 }
 
 #[test]
@@ -1659,10 +1659,10 @@ fn releasing_after_a_lost_set_is_repeated_when_its_connection_may_live() {
     scenario.reply(2, server_error(ServerErrorKind::Permission));
     scenario.engine.abandon(scenario.now, lease);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 1);
     scenario.pass(150 * MS);
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().pending_releases, 0);
 }
 
 /// Two SETs cannot be lost for one token, but a SET and what heals it can: each on a connection of
@@ -1994,7 +1994,8 @@ fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
     }
     assert_eq!(scenario.drain().len() as u32, MANY);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
-    let owed = |scenario: &Scenario| scenario.engine.statuses().next().unwrap().debts as u32;
+    let owed =
+        |scenario: &Scenario| scenario.engine.statuses().next().unwrap().pending_releases as u32;
     let mut parts = 0;
     loop {
         let acted = scenario.drain();
@@ -2068,7 +2069,7 @@ fn releasing_what_is_refused_ends_when_the_key_has_expired() {
     }
     let lasted = last.since(began);
     assert!(lasted >= TTL && lasted <= TTL + Duration::from_secs(1), "{lasted:?}");
-    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.pending_releases == 0));
 }
 
 /// R12: the second release comes after a round trip and 100 ms.

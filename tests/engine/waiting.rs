@@ -7,8 +7,8 @@ use std::time::Duration;
 use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::resp;
 use muxlock::{
-    Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
-    Waiting, Waits as Ability,
+    Cancelled, Lease, LockErrorKind, NodeOutcome, OpId, QueueObstacle, QueueSupport as Ability,
+    Resource, ServerErrorKind, Waiting,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
@@ -150,9 +150,14 @@ fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
         let acted = s.drain();
         let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
         assert_ne!(next, gate);
-        let obstacle = [Obstacle::Resp3, Obstacle::Tracking, Obstacle::Channel, Obstacle::Channel];
-        let waits = s.engine.statuses().nth(gate).unwrap().waits;
-        assert_eq!(waits, Ability::Unable(obstacle[refused]));
+        let obstacle = [
+            QueueObstacle::Resp3,
+            QueueObstacle::Tracking,
+            QueueObstacle::Channel,
+            QueueObstacle::Channel,
+        ];
+        let waits = s.engine.statuses().nth(gate).unwrap().queue;
+        assert_eq!(waits, Ability::Unavailable(obstacle[refused]));
         assert!(s.engine.poll_notice().is_some());
         assert!(s.engine.poll_notice().is_none());
         s.allow_waits(next);
@@ -172,7 +177,7 @@ fn w4_trial_that_never_arrives_is_no_yes() {
         s.reply(node, Reply::Integer(1));
         assert_eq!(s.drain(), []);
     };
-    let cannot = Ability::Unable(Obstacle::Channel);
+    let cannot = Ability::Unavailable(QueueObstacle::Channel);
 
     let mut s = queueing();
     patient(&mut s);
@@ -221,7 +226,7 @@ fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {
         s.pass(Duration::from_secs(1));
         acted = s.drain();
     }
-    assert!(s.engine.statuses().all(|node| node.waits == Ability::Able));
+    assert!(s.engine.statuses().all(|node| node.queue == Ability::Available));
     assert!(s.engine.poll_notice().is_none());
 }
 
@@ -236,7 +241,7 @@ const PASSING: [ServerErrorKind; 6] = [
 ];
 
 fn ability(s: &Scenario, node: usize) -> Ability {
-    s.engine.statuses().nth(node).expect("there is such a node").waits
+    s.engine.statuses().nth(node).expect("there is such a node").queue
 }
 
 /// Starts a wait for another resource, which all masters refuse; returns what follows.
@@ -281,7 +286,7 @@ fn w5_error_that_passes_costs_one_wait_its_gate_for_a_second() {
         }
         assert!(sets(&acted), "{kind:?}: without a gate it asks again: {acted:?}");
         assert_eq!(refuse(&mut s), [], "{kind:?}: no gate");
-        assert!((0..NODES).all(|node| ability(&s, node) == Ability::Able), "{kind:?}");
+        assert!((0..NODES).all(|node| ability(&s, node) == Ability::Available), "{kind:?}");
         assert!(s.engine.poll_notice().is_none());
         // Others are not concerned.
         let acted = another_refused(&mut s, &name_with_gate(gates[0]));
@@ -348,7 +353,7 @@ fn w4_error_that_passes_is_no_answer() {
         assert_eq!(acted, [Acted::Wait(gate, Waits::Hello)]);
         s.allow_waits(gate);
         assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        assert_eq!(ability(&s, gate), Ability::Able);
+        assert_eq!(ability(&s, gate), Ability::Available);
     }
 }
 
@@ -371,7 +376,7 @@ fn w8_node_that_cannot_watch_for_now_is_replaced_by_another() {
         let acted = s.drain();
         let third = other_of(&acted, gate);
         assert!(third != gate && third != other, "{is_permission}: {acted:?}");
-        assert_eq!(ability(&s, other), Ability::Able);
+        assert_eq!(ability(&s, other), Ability::Available);
     }
 }
 
@@ -681,7 +686,7 @@ fn w7_release_at_a_gate_is_owed_when_its_connection_is_lost_before() {
     assert!(!others.contains(&gate));
     s.replies(others, Reply::Integer(1));
     assert_eq!(s.released().unwrap().confirmed, 2);
-    assert_eq!(s.engine.statuses().nth(gate).unwrap().debts, 1);
+    assert_eq!(s.engine.statuses().nth(gate).unwrap().pending_releases, 1);
     s.pass(Duration::from_secs(1));
     s.engine.connect(s.now);
     s.drain();
@@ -701,7 +706,7 @@ fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_gate() {
     let released = s.released().unwrap();
     assert!(released.was_held() && released.absent == 0, "{released:?}");
     assert_eq!(s.drain(), [], "nothing else is sent");
-    assert_eq!(ability(&s, gate), Ability::Able);
+    assert_eq!(ability(&s, gate), Ability::Available);
     patient(&mut s);
     let acted = s.drain();
     let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
@@ -750,7 +755,7 @@ fn w7_error_that_passes_leaves_the_gate_one() {
         s.drain();
         s.reply(gate, server_error(kind));
         assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [gate]));
-        assert_eq!(ability(&s, gate), Ability::Able, "{kind:?}");
+        assert_eq!(ability(&s, gate), Ability::Available, "{kind:?}");
     }
 }
 
@@ -2001,7 +2006,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
             s.drain();
         }
         s.reply(gate, server_error(ServerErrorKind::Permission));
-        assert!(matches!(ability(&s, gate), Ability::Unable(_)));
+        assert!(matches!(ability(&s, gate), Ability::Unavailable(_)));
         let _ = s.engine.cancel(s.now, elsewhere);
         s.drain();
 
@@ -2030,7 +2035,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
 fn w13_line_that_can_wait_nowhere_counts_at_every_node_in_turn() {
     let mut s = queueing();
     ask_where_none_can_wait(&mut s);
-    assert!((0..NODES).all(|node| matches!(ability(&s, node), Ability::Unable(_))));
+    assert!((0..NODES).all(|node| matches!(ability(&s, node), Ability::Unavailable(_))));
     for _ in 0..2 * NODES {
         patient(&mut s);
     }

@@ -71,7 +71,7 @@ fn frozen_master_cut_off_then_thawed_its_ghost_is_gone_within_a_second() {
             redlock.nodes();
         });
         assert_eq!(calls(&master, "set"), 1);
-        node_soon(&redlock, 0, "nothing is owed", |node| node.debts == 0);
+        node_soon(&redlock, 0, "nothing is owed", |node| node.pending_releases == 0);
         works(&redlock);
     }
 }
@@ -97,7 +97,7 @@ fn frozen_master_given_up_then_thawed_its_ghosts_are_gone_within_a_second() {
     thaw(&master);
     let in_use = || drop(redlock.nodes());
     clean_again("ten seconds of SIGSTOP", [&master], ATTEMPTS, in_use);
-    node_soon(&redlock, 0, "nothing is owed", |node| node.debts == 0);
+    node_soon(&redlock, 0, "nothing is owed", |node| node.pending_releases == 0);
     works(&redlock);
 }
 
@@ -109,7 +109,7 @@ fn late_set_of_a_lost_connection_never_runs_behind_its_release() {
     let outcome = unavailable(redlock.try_lock(KEY, LONG), 0);
     assert!(matches!(outcome, NodeOutcome::Disconnected(_)), "{outcome:?}");
     node_soon(&redlock, 0, "everything owed is released", |node| {
-        node.state == NodeState::Ready && node.debts + node.in_flight == 0
+        node.state == NodeState::Ready && node.pending_releases + node.in_flight == 0
     });
     // CLIENT KILL has ended the connection that the SET comes in on (R12).
     assert!(!detour.arrive(), "it ran");
@@ -129,7 +129,7 @@ fn late_set_of_a_lost_connection_that_could_not_be_killed_stays() {
     let redlock = all_vote(&hasty([format!("redis://meek:secret@{}", detour.way.addr())]));
     unavailable(redlock.try_lock(KEY, LONG), 0);
     node_soon(&redlock, 0, "everything owed is released", |node| {
-        node.state == NodeState::Ready && node.debts + node.in_flight == 0
+        node.state == NodeState::Ready && node.pending_releases + node.in_flight == 0
     });
     assert!(detour.arrive(), "the control shows nothing");
     println!("control: a late SET lives for another {} ms", pttl(&master, KEY));

@@ -78,7 +78,7 @@ impl Scene {
     fn giver_comes_back(&self) {
         self.givers_way.arrive(1);
         node_soon(&self.giver, 2, "nothing is owed", |node| {
-            node.state == NodeState::Ready && node.debts + node.in_flight == 0
+            node.state == NodeState::Ready && node.pending_releases + node.in_flight == 0
         });
     }
 }
@@ -169,7 +169,9 @@ fn late_set_of_the_giver_is_not_left_behind_by_the_takers_release() {
             let (scene, parts) = handed_over_with_a_set_under_way(guard, lost);
             let lock = scene.taker.adopt(parts).unwrap_or_else(|error| panic!("{error}"));
             assert!(lock.unlock().unwrap().was_held());
-            node_soon(&scene.taker, 2, "nothing is owed", |node| node.debts + node.in_flight == 0);
+            node_soon(&scene.taker, 2, "nothing is owed", |node| {
+                node.pending_releases + node.in_flight == 0
+            });
             scene.givers_way.arrive(0);
             let ghost = &scene.masters[2];
             soon("it ran, or never will", || {

@@ -133,7 +133,7 @@ fn frozen_master_that_would_set_the_key_after_its_release_is_cleaned_up() {
     // Sooner than the key would expire.
     clean_again("an extension of a frozen master", &masters, 0, in_use);
     soon("its old connection is ended", || {
-        redlock.stats().connections_killed > 0 && redlock.nodes()[2].debts == 0
+        redlock.stats().connections_killed > 0 && redlock.nodes()[2].pending_releases == 0
     });
     assert!(are_empty(&masters));
 }
@@ -170,7 +170,8 @@ fn healed_on_the_third_connection(ttl: Duration) -> Option<Healed> {
     node_soon(&redlock, 2, "so is what follows it", |_| way.is_holding(1, KILL));
     way.cut(1);
     node_soon(&redlock, 2, "the third one stands", |node| {
-        let is_quiet = node.state == NodeState::Ready && node.debts + node.in_flight == 0;
+        let is_quiet =
+            node.state == NodeState::Ready && node.pending_releases + node.in_flight == 0;
         is_quiet && way.accepted() == 3 && way.has_ended(0)
     });
     ways[0].shut();

@@ -135,7 +135,7 @@ fn masters_that_cannot_save_refuse_everything_and_are_cleaned_up_once_they_can()
     let error = lock.unlock().unwrap_err();
     assert_eq!(outcomes(&error)[..2], [misconfigured; 2], "{error}");
     assert!(pttl(&masters[0], "before") > 500_000);
-    assert!(redlock.nodes()[0].debts > 0);
+    assert!(redlock.nodes()[0].pending_releases > 0);
     for master in masters.iter().take(2) {
         tell(master, &["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     }
@@ -365,7 +365,7 @@ fn user_without_client_and_time_can_lock() {
     end_connection(&masters[0]);
     drop(lock);
     node_soon(&redlock, 0, "nothing is owed", |node| {
-        node.state == NodeState::Ready && node.debts + node.in_flight == 0
+        node.state == NodeState::Ready && node.pending_releases + node.in_flight == 0
     });
     assert_eq!(redlock.stats().connections_killed, 0);
     assert!(masters.iter().all(|master| pttl(master, KEY) == -2));

@@ -235,7 +235,7 @@ fn killed_masters_that_keep_their_data_are_cleaned_up_within_a_second() {
     }
     let in_use = || drop(redlock.nodes());
     clean_again("SIGKILL and a restart with its data", &masters, 0, in_use);
-    soon("nothing is owed", || redlock.nodes().iter().all(|node| node.debts == 0));
+    soon("nothing is owed", || redlock.nodes().iter().all(|node| node.pending_releases == 0));
     works(&redlock);
 }
 

@@ -88,7 +88,7 @@ fn anothers_lock_is_not_deleted() {
     assert_eq!(ask(&masters[1], &["HLEN", KEY]), Value::Integer(1));
     assert_eq!(masters[2].pttl(KEY.as_bytes()).unwrap(), -2);
     // A key of another type is none of ours: nothing is owed.
-    assert!(redlock.nodes().iter().all(|node| node.debts == 0));
+    assert!(redlock.nodes().iter().all(|node| node.pending_releases == 0));
 
     let error = redlock.try_lock(KEY, TTL).unwrap_err();
     assert!(error.is_contended(), "{error}");
@@ -129,7 +129,7 @@ fn command_that_is_forbidden_meanwhile_is_followed_by_the_script() {
         redlock.nodes();
         masters[0].pttl(KEY.as_bytes()).unwrap() == -2
     });
-    soon("nothing is owed any more", || redlock.nodes()[0].debts == 0);
+    soon("nothing is owed any more", || redlock.nodes()[0].pending_releases == 0);
     assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 }
 

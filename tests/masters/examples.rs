@@ -119,7 +119,10 @@ fn metrics_are_named_and_counted() {
     }
     for master in masters.iter() {
         let of_node = |name| value(&format!("muxlock_node_{name}{{node=\"{}\"}}", master.addr()));
-        assert_eq!((of_node("up"), of_node("quarantined"), of_node("debts")), (1.0, 0.0, 0.0));
+        assert_eq!(
+            (of_node("up"), of_node("quarantined"), of_node("pending_releases")),
+            (1.0, 0.0, 0.0)
+        );
         assert!((0.0..1.0).contains(&of_node("latency_seconds")), "{out}");
     }
 }

@@ -1059,7 +1059,7 @@ fn connection_lost_before_the_reply_key_is_deleted_over_the_next() {
         redlock.nodes();
         pttl(&masters[0], KEY) == -2
     });
-    soon("nothing is owed any more", || redlock.nodes()[0].debts == 0);
+    soon("nothing is owed any more", || redlock.nodes()[0].pending_releases == 0);
     assert_eq!(way.accepted(), 2);
     assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 }
@@ -1081,7 +1081,7 @@ fn connection_to_a_frozen_master_lost_key_is_deleted_after_the_thaw() {
     soon("the SET ran", || calls(&masters[0], "set") == 1);
     soon("the key is deleted", || {
         redlock.nodes();
-        pttl(&masters[0], KEY) == -2 && redlock.nodes()[0].debts == 0
+        pttl(&masters[0], KEY) == -2 && redlock.nodes()[0].pending_releases == 0
     });
 }
 
@@ -1102,7 +1102,7 @@ fn paused_master_kills_the_connection_and_no_key_is_left() {
     tell(&masters[0], &["CLIENT", "UNPAUSE"]);
     soon("nothing is owed any more", || {
         let nodes = redlock.nodes();
-        nodes[0].debts == 0 && nodes[0].state == muxlock::NodeState::Ready
+        nodes[0].pending_releases == 0 && nodes[0].state == muxlock::NodeState::Ready
     });
     assert_eq!(redlock.stats().disconnected, 1);
     gone_soon(&masters, KEY);
@@ -1122,7 +1122,7 @@ fn refused_release_is_repeated_until_it_is_done() {
     assert_eq!(outcomes(&error), [NodeOutcome::Server(ServerErrorKind::NoReplicas)], "{error}");
     assert!(error.is_unavailable());
     assert!(pttl(&masters[0], KEY) >= LONG_MS);
-    assert_eq!(redlock.nodes()[0].debts, 1);
+    assert_eq!(redlock.nodes()[0].pending_releases, 1);
     let error = refused(redlock.try_lock("other", TTL));
     assert_eq!(outcomes(&error), [NodeOutcome::Server(ServerErrorKind::NoReplicas)], "{error}");
 

@@ -746,7 +746,7 @@ fn connection_lost_with_a_set_unanswered_is_followed_by_its_release() {
     // Nothing new is locked; any call makes the client look after its connections.
     soon("the key is deleted (R12)", || {
         redlock.nodes();
-        holds_no_key(&server) && redlock.nodes()[0].debts == 0
+        holds_no_key(&server) && redlock.nodes()[0].pending_releases == 0
     });
     assert_eq!(server.accepted(), 2);
     soon("the key is deleted", || holds_no_key(&good));

@@ -178,7 +178,7 @@ const WAITING: Subject = Subject {
         "visits",
         "ability",
         "queues",
-        "Waits",
+        "QueueSupport",
         "Wait",
         "Tell",
         "Told",

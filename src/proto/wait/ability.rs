@@ -8,7 +8,7 @@ use crate::channel::Channel;
 use crate::proto::command::{Command, Reply, ServerError, Wait};
 use crate::proto::nodes::passes;
 use crate::proto::request::Ability;
-use crate::proto::status::{Obstacle, Waits};
+use crate::proto::status::{QueueObstacle, QueueSupport};
 
 /// After so many connections in a row that ended while the node was asked, it is not asked again.
 const LOST_ASKING_MAX: u32 = 2;
@@ -22,7 +22,7 @@ pub(crate) enum Learned {
     /// Clients can wait on this connection.
     MayWait,
     /// Clients cannot wait on this connection.
-    CannotWait(Obstacle),
+    CannotWait(QueueObstacle),
     /// Whether clients can wait on this connection is to be asked again: the answer was an error
     /// that passes.
     CannotWaitNow,
@@ -45,11 +45,11 @@ impl Ability {
         })
     }
 
-    fn obstacle(self) -> Obstacle {
+    fn obstacle(self) -> QueueObstacle {
         match self {
-            Ability::Hello => Obstacle::Resp3,
-            Ability::Track => Obstacle::Tracking,
-            Ability::Subscribe | Ability::Publish => Obstacle::Channel,
+            Ability::Hello => QueueObstacle::Resp3,
+            Ability::Track => QueueObstacle::Tracking,
+            Ability::Subscribe | Ability::Publish => QueueObstacle::Channel,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Ability {
 /// What is known of one node's connection.
 #[derive(Debug, Default)]
 pub(crate) struct Waitable {
-    state: Waits,
+    state: QueueSupport,
     /// Whether the trial message was sent to a listener, and whether it has arrived.
     is_published: bool,
     is_heard: bool,
@@ -69,16 +69,16 @@ pub(crate) struct Waitable {
 }
 
 impl Waitable {
-    pub(super) fn state(&self) -> Waits {
+    pub(super) fn state(&self) -> QueueSupport {
         self.state
     }
 
     /// A new connection: nothing is known of it.
     pub(super) fn reconnect(&mut self) {
-        self.lost_asking += u32::from(self.state == Waits::Asked);
+        self.lost_asking += u32::from(self.state == QueueSupport::Checking);
         self.state = match self.lost_asking < LOST_ASKING_MAX {
-            true => Waits::Untried,
-            false => Waits::Unable(Obstacle::Connection),
+            true => QueueSupport::Untried,
+            false => QueueSupport::Unavailable(QueueObstacle::Connection),
         };
         (self.is_published, self.is_heard, self.is_put_off) = (false, false, false);
     }
@@ -86,8 +86,9 @@ impl Waitable {
     /// The last question is answered.
     fn conclude(&mut self) -> Learned {
         match self.state {
-            Waits::Asked if self.is_put_off => {
-                (self.state, self.is_published, self.is_put_off) = (Waits::Untried, false, false);
+            QueueSupport::Checking if self.is_put_off => {
+                (self.state, self.is_published, self.is_put_off) =
+                    (QueueSupport::Untried, false, false);
                 Learned::CannotWaitNow
             }
             _ => self.try_out(),
@@ -97,8 +98,8 @@ impl Waitable {
     /// Both halves of the trial.
     fn try_out(&mut self) -> Learned {
         match self.state {
-            Waits::Asked if self.is_published && self.is_heard => {
-                self.state = Waits::Able;
+            QueueSupport::Checking if self.is_published && self.is_heard => {
+                self.state = QueueSupport::Available;
                 (self.lost_asking, self.is_told) = (0, false);
                 Learned::MayWait
             }
@@ -108,13 +109,13 @@ impl Waitable {
 
     /// The node is about to be asked.
     pub(super) fn ask(&mut self) {
-        self.state = Waits::Asked;
+        self.state = QueueSupport::Checking;
     }
 
     /// The connection is of no use for waiting. Returns whether that is news.
-    pub(super) fn set_unable(&mut self, obstacle: Obstacle) -> bool {
-        let was_able = !matches!(self.state, Waits::Unable(_));
-        self.state = Waits::Unable(obstacle);
+    pub(super) fn set_unable(&mut self, obstacle: QueueObstacle) -> bool {
+        let was_able = !matches!(self.state, QueueSupport::Unavailable(_));
+        self.state = QueueSupport::Unavailable(obstacle);
         was_able
     }
 
@@ -137,7 +138,9 @@ impl Waitable {
         match (asked, reply) {
             (Ability::Hello, Reply::Map) => return Learned::SpeaksResp3,
             (Ability::Track, Reply::Ok) => {}
-            (Ability::Publish, Reply::Integer(0)) => return Learned::CannotWait(Obstacle::Channel),
+            (Ability::Publish, Reply::Integer(0)) => {
+                return Learned::CannotWait(QueueObstacle::Channel);
+            }
             (Ability::Publish, Reply::Integer(1..)) => self.is_published = true,
             _ => return Learned::Unexpected,
         }
@@ -153,7 +156,7 @@ impl Waitable {
 
     /// Whether the trial message was delivered, as its answer said, and has not arrived.
     pub(super) fn is_trial_missing(&self) -> bool {
-        self.state == Waits::Asked && self.is_published && !self.is_heard
+        self.state == QueueSupport::Checking && self.is_published && !self.is_heard
     }
 
     /// The trial message has arrived.

@@ -9,7 +9,7 @@ use super::ability::Waitable;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::nodes::{Nodes, State};
-use crate::proto::status::{Obstacle, Waits};
+use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::resource::Key;
 
 /// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
@@ -38,13 +38,14 @@ impl Choice<'_> {
         let at = &self.nodes[node];
         self.nodes.open().contains(node)
             && !at.pipeline.has_late()
-            && !matches!(self.able[node].state(), Waits::Unable(_))
+            && !matches!(self.able[node].state(), QueueSupport::Unavailable(_))
     }
 
     /// Whether a lock may be released there by the script that counts and notifies those who wait.
     /// It takes less than a place in the queue.
     pub(super) fn may_hand_on(self, node: usize) -> bool {
-        let takes_no_script = self.able[node].state() == Waits::Unable(Obstacle::Queue);
+        let takes_no_script =
+            self.able[node].state() == QueueSupport::Unavailable(QueueObstacle::Queue);
         may_pass_on(self.nodes, node) && !takes_no_script
     }
 

@@ -15,7 +15,7 @@ use crate::proto::kind::Claim;
 use crate::proto::nodes::Nodes;
 use crate::proto::notices::Notice;
 use crate::proto::request::WaitCommand;
-use crate::proto::status::{Obstacle, Waits};
+use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::quorum::NodeSet;
 
 /// What all waits share.
@@ -79,7 +79,7 @@ impl Desk {
     }
 
     /// Whether one can wait at this node.
-    pub(crate) fn at(&self, node: usize) -> Waits {
+    pub(crate) fn at(&self, node: usize) -> QueueSupport {
         self.able[node].state()
     }
 
@@ -105,7 +105,7 @@ impl Desk {
     }
 
     /// The connection is of no use for waiting.
-    pub(super) fn set_unable(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
+    pub(super) fn set_unable(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: QueueObstacle) {
         if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
             cx.nodes.notices.note(node, Notice::CannotQueue(obstacle));
         }

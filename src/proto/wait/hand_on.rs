@@ -6,7 +6,7 @@ use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
 use crate::proto::nodes::is_forbidden;
-use crate::proto::status::Obstacle;
+use crate::proto::status::QueueObstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
@@ -196,7 +196,7 @@ impl LocalQueues {
                 let lasts = is_forbidden(error.kind);
                 cx.nodes[node].keep_error(error);
                 if lasts {
-                    self.cannot_wait(cx, node, Obstacle::Queue);
+                    self.cannot_wait(cx, node, QueueObstacle::Queue);
                 }
                 return None;
             }

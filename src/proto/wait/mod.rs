@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::proto::request::Ability;
-    use crate::proto::status::Waits;
+    use crate::proto::status::QueueSupport;
     use crate::resource::{Key, Resource};
     use crate::token::{LockToken, Sevens};
 
@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(scene.orders(), [WaitOrder::Send(1, hello)]);
         assert_eq!(
             [0, 1].map(|node| scene.waits.local.desk.at(node)),
-            [Waits::Untried, Waits::Asked]
+            [QueueSupport::Untried, QueueSupport::Checking]
         );
         scene.waits.local.desk.connected(1);
-        assert_eq!(scene.waits.local.desk.at(1), Waits::Untried);
+        assert_eq!(scene.waits.local.desk.at(1), QueueSupport::Untried);
     }
 }

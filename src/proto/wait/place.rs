@@ -11,7 +11,7 @@ use super::local_queue::WaitingOp;
 use super::{Cx, LocalQueues, WaitOrder};
 use crate::proto::command::Step;
 use crate::proto::request::{Ability, WaitCommand};
-use crate::proto::status::{Obstacle, Waits};
+use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 
@@ -152,7 +152,7 @@ impl LocalQueues {
             return;
         };
         match self.desk.able[gate].state() {
-            Waits::Able => {
+            QueueSupport::Available => {
                 self.stands.stand(number).seat.ask(gate);
                 self.desk.send(gate, WaitCommand::QueueUp(number));
             }
@@ -162,18 +162,18 @@ impl LocalQueues {
 
     /// Asks the node whether one can wait there, once for each connection (W4).
     pub(super) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if self.desk.able[node].state() != Waits::Untried {
+        if self.desk.able[node].state() != QueueSupport::Untried {
             return;
         }
         if !self.desk.has_channel(cx) {
-            return self.cannot_wait(cx, node, Obstacle::Channel);
+            return self.cannot_wait(cx, node, QueueObstacle::Channel);
         }
         self.desk.able[node].ask();
         self.desk.send(node, WaitCommand::Able(Ability::Hello));
     }
 
     /// The connection is of no use for waiting. A queue that stands there looks for another gate.
-    pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
+    pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: QueueObstacle) {
         self.desk.set_unable(cx, node, obstacle);
         self.node_lost(cx, node);
         self.desk.orders.push_back(WaitOrder::LeaveNode(node));
@@ -263,7 +263,7 @@ impl LocalQueues {
         stand.seat.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
-                self.cannot_wait(cx, node, Obstacle::Channel);
+                self.cannot_wait(cx, node, QueueObstacle::Channel);
             }
         }
         let stand = self.stands.stand(number);

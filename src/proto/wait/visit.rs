@@ -17,7 +17,7 @@ use crate::moment::Moment;
 use crate::proto::command::{Expiry, Step, Wakeup};
 use crate::proto::op_id::OpId;
 use crate::proto::request::WaitCommand;
-use crate::proto::status::Waits;
+use crate::proto::status::QueueSupport;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 use crate::resource::{Key, Line, QueueOf};
@@ -531,7 +531,7 @@ impl WaitQueues {
             (visit.left_out.alone_at, visit.left_out.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
-            Some(gate) if self.local.desk.able[gate].state() == Waits::Able => {
+            Some(gate) if self.local.desk.able[gate].state() == QueueSupport::Available => {
                 visit.is_listed = true;
                 self.local.desk.send(gate, WaitCommand::QueueUp(number));
             }

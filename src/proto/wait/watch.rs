@@ -10,7 +10,7 @@ use super::{Cx, LocalQueues};
 use crate::moment::Moment;
 use crate::proto::command::Expiry;
 use crate::proto::request::WaitCommand;
-use crate::proto::status::Waits;
+use crate::proto::status::QueueSupport;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 
@@ -145,7 +145,7 @@ impl LocalQueues {
 
     pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
         for node in nodes.iter() {
-            let is_able = self.desk.able[node].state() == Waits::Able;
+            let is_able = self.desk.able[node].state() == QueueSupport::Available;
             let stand = self.stands.stand(number);
             let watch = stand.watch.number;
             match is_able {

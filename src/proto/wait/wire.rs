@@ -13,7 +13,7 @@ use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait,
 use crate::proto::nodes::{Nodes, is_forbidden};
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
-use crate::proto::status::Obstacle;
+use crate::proto::status::QueueObstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
@@ -198,9 +198,11 @@ impl WaitQueues {
                 return Err(NodeOutcome::Server(kind));
             }
             (kind, WaitCommand::QueueUp(_) | WaitCommand::StepOut(..)) if is_forbidden(kind) => {
-                self.local.cannot_wait(cx, node, Obstacle::Queue);
+                self.local.cannot_wait(cx, node, QueueObstacle::Queue);
             }
-            (kind, _) if is_forbidden(kind) => self.local.cannot_wait(cx, node, Obstacle::Tracking),
+            (kind, _) if is_forbidden(kind) => {
+                self.local.cannot_wait(cx, node, QueueObstacle::Tracking)
+            }
             (kind, command) => {
                 let how = match (kind, command) {
                     (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,

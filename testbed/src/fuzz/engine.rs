@@ -718,7 +718,7 @@ impl World {
         assert_eq!(self.engine.operations().count(), 0);
         assert_eq!(self.engine.unanswered(), 0);
         assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
-        assert!(self.engine.statuses().all(|node| node.debts == 0));
+        assert!(self.engine.statuses().all(|node| node.pending_releases == 0));
         for peer in &self.peers {
             for (name, key) in &peer.keys.0 {
                 let left = key.alone.iter().chain(&key.shares);

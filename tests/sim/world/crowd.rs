@@ -10,7 +10,7 @@
 //! - CALM: without a trouble, nearly every round is a grant;
 //! - TIDY: without a trouble, no queue is left.
 
-use muxlock::{Lease, NodeState, NodeStatus, Waits};
+use muxlock::{Lease, NodeState, NodeStatus, QueueSupport};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
@@ -569,7 +569,7 @@ impl World {
         };
         let nodes = 0..self.nodes.len();
         let queues = nodes.filter(|node| crowd.untidy_before[*node] || self.is_untidy(*node));
-        let cannot = |it: NodeStatus| matches!(it.waits, Waits::Unable(_));
+        let cannot = |it: NodeStatus| matches!(it.queue, QueueSupport::Unavailable(_));
         queues.count() > 1 || self.clients.iter().any(|it| it.engine.statuses().any(cannot))
     }
 

@@ -8,7 +8,7 @@
 //! - WAKE: no client waits in vain;
 //! - TIDY: no queue is left, even if the last ones run out of patience.
 
-use muxlock::{Lease, NodeState, NodeStatus, Resource, Waits};
+use muxlock::{Lease, NodeState, NodeStatus, QueueSupport, Resource};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
@@ -170,7 +170,7 @@ impl World {
     pub fn mixed_granted(&mut self, client: usize, lease: Lease) {
         self.clients[client].leases.push(lease);
         let is_well = |node: NodeStatus| {
-            node.state == NodeState::Ready && !matches!(node.waits, Waits::Unable(_))
+            node.state == NodeState::Ready && !matches!(node.queue, QueueSupport::Unavailable(_))
         };
         let is_quiet = self.clients.iter().all(|it| it.engine.statuses().all(is_well));
         let apart: Vec<bool> =

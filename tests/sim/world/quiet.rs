@@ -32,7 +32,7 @@ impl World {
         let (mut in_flight, mut debts) = (0, 0);
         for (slot, status) in it.engine.statuses().enumerate() {
             in_flight += status.in_flight;
-            debts += status.debts;
+            debts += status.pending_releases;
             let moved = status.quarantine.is_some_and(|it| it.cause == QuarantineCause::Moved);
             self.rare.hit_if(moved, Rare::Moved);
             let is_unfit = |why| status.last_failure == Some(NodeOutcome::Unfit(why));
@@ -151,7 +151,7 @@ impl World {
     pub fn check_quiet(&mut self) {
         for client in 0..self.clients.len() {
             let engine = &self.clients[client].engine;
-            let debts: usize = engine.statuses().map(|node| node.debts).sum();
+            let debts: usize = engine.statuses().map(|node| node.pending_releases).sum();
             let (operations, unanswered) = (engine.operations().count(), engine.unanswered());
             let timeout = engine.poll_timeout();
             if operations + unanswered + debts > 0 || timeout.is_some() {

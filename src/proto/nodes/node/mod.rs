@@ -334,7 +334,7 @@ impl Node {
             last_message: self.errors.last.as_ref().map(|error| Arc::clone(error.message())),
             latency: self.pipeline.latency(),
             in_flight: self.pipeline.in_flight(),
-            debts: 0,
+            pending_releases: 0,
             quarantine: self.guard.quarantine_at(now),
             server_version: server.version.clone(),
             run_id: server.run_id.clone(),
@@ -342,7 +342,7 @@ impl Node {
             errors: self.errors.counts,
             timeouts: self.errors.timeouts,
             refused: self.errors.refused,
-            waits: Default::default(),
+            queue: Default::default(),
         }
     }
 }
