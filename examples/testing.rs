@@ -10,8 +10,9 @@
 use std::error::Error;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters};
-use muxlock::{LockError, Redlock, RestartGuard};
+use muxlock::{LockError, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -199,7 +199,8 @@ impl LockError {
     }
 
     /// How many clients stood before this one in the queue for the lock when it gave up, as far as
-    /// it was told; `None` if it did not wait in a queue. See [`Waiting`](crate::Waiting).
+    /// it was told; `None` if it did not wait in a queue. See
+    /// [`Waiting`](crate::settings::Waiting).
     pub fn place(&self) -> Option<u32> {
         self.0.place
     }

@@ -42,7 +42,7 @@
 //! A master that was restarted without its data would grant a lock a second time. So the client
 //! identifies each master when it connects. A master that may have forgotten a lock is in
 //! *quarantine* until every such lock has expired. The client still sends it every command, but
-//! ignores its answers. See [`RestartGuard`]; it is on by default. **In development, masters have
+//! ignores its answers. See [`RestartGuard`](settings::RestartGuard); it is on by default. **In development, masters have
 //! often just been started; then switch it off**: `redis://127.0.0.1?restart_guard=off`, or
 //! [`Builder::restart_guard`].
 //!
@@ -196,9 +196,7 @@ pub use client::{
     KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Reentrant,
     ReentrantGuard, Semaphore, Waiter,
 };
-#[cfg(feature = "tls-no-provider")]
-pub use config::Tls;
-pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry, Waiting};
+pub use config::{Builder, Config, ConfigError};
 pub use error::{LockError, LockErrorKind};
 pub use fencing::{FencingToken, InvalidFencingToken};
 pub use inspection::{Holding, Inspection, NodeInspection, Owner};
@@ -225,6 +223,16 @@ pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};
 pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
+
+pub mod settings {
+    //! The types of settings, for [`Builder`](crate::Builder): how a client waits for locks and
+    //! retries, which servers it trusts after a restart, whether extensions recreate missing keys,
+    //! and TLS.
+
+    #[cfg(feature = "tls-no-provider")]
+    pub use crate::config::Tls;
+    pub use crate::config::{Heal, RestartGuard, Retry, Waiting};
+}
 
 /// The examples of the README and of `docs` compile.
 #[cfg(doctest)]

@@ -86,7 +86,7 @@ pub enum NodeOutcome {
     Protocol(ProtocolError),
     /// The node answered, but its answer does not count. It may have lost a lock that is still
     /// held, or its copy of this lock may be younger than such a loss. See
-    /// [`RestartGuard`](crate::RestartGuard).
+    /// [`RestartGuard`](crate::settings::RestartGuard).
     Quarantined,
     /// The node granted the lock, but the fencing token that it gave could not become the lock's:
     /// it is greater, or far ahead of the masters' clocks.

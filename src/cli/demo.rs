@@ -4,8 +4,9 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
-use muxlock::{LockGuard, NodeOutcome, Redlock, RestartGuard};
+use muxlock::{LockGuard, NodeOutcome, Redlock};
 
 use super::authority::Authority;
 use super::histogram::Latencies;

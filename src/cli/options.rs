@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use muxlock::{Builder, Redlock, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, Redlock};
 use toml::{Table, Value};
 
 /// Most bytes of a configuration file, and of a password file.

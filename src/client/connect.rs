@@ -26,7 +26,7 @@ impl Builder {
     /// [`try_lock_for`](Redlock::try_lock_for).
     ///
     /// A master in quarantine counts as connected, so success does not mean that a lock can be
-    /// taken now: see [`Redlock::ready`], [`RestartGuard`](crate::RestartGuard) and
+    /// taken now: see [`Redlock::ready`], [`RestartGuard`](crate::settings::RestartGuard) and
     /// [`LockError::ready_in`].
     ///
     /// # Errors

@@ -248,8 +248,9 @@ impl Redlock {
     ///
     /// `confirmed` is the number of masters that deleted it. [`was_held`](Released::was_held) is
     /// always `false`: nothing is known here of the lock's validity. Its guard is not told. Stop
-    /// its work before: with [`Heal::On`](crate::Heal::On), an extension sets the keys again. What
-    /// this client asks for that lock at the moment, the lock itself or more time, fails.
+    /// its work before: with [`Heal::On`](crate::settings::Heal::On), an extension sets the keys
+    /// again. What this client asks for that lock at the moment, the lock itself or more time,
+    /// fails.
     ///
     /// # Errors
     /// The same as [`unlock`](LockGuard::unlock) and [`inspect`](Redlock::inspect), and

@@ -45,9 +45,9 @@ use crate::sys::clock::time_until;
 /// # What the order depends on
 /// The order is certain whatever clocks, pauses and the network do, as long as masters lose no
 /// counters. If some are restarted without their data, it is certain as far as the
-/// [restart guard](crate::RestartGuard) does its work and no master's clock is off by more than
-/// half of [`max_ttl`](crate::Builder::max_ttl), less half a second: 14.5 s by default. Nothing may
-/// evict, expire or delete the [counters](crate::Builder::fencing_key).
+/// [restart guard](crate::settings::RestartGuard) does its work and no master's clock is off by
+/// more than half of [`max_ttl`](crate::Builder::max_ttl), less half a second: 14.5 s by default.
+/// Nothing may evict, expire or delete the [counters](crate::Builder::fencing_key).
 ///
 /// A fenced lock and a plain one exclude each other, but only the fenced one has a number.
 ///

@@ -24,7 +24,7 @@ use crate::token::{Fingerprint, LockToken};
 /// This lock expires on its own. A holder that is paused or disconnected for longer than
 /// [`remaining`](LockGuard::remaining) loses the lock without notice. The guard contains no data.
 /// The lock is not reentrant. Clients that wait in the queue take turns as a rule, but `try_lock`
-/// and the first attempt of a wait may come first; see [`Waiting`](crate::Waiting).
+/// and the first attempt of a wait may come first; see [`Waiting`](crate::settings::Waiting).
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl LockGuard {
     /// start of this call, or as long as before if that is longer.
     ///
     /// It succeeds if a quorum extended the lock before the old validity ended. It never shortens a
-    /// lock. It creates a missing key only with [`Heal::On`](crate::Heal::On).
+    /// lock. It creates a missing key only with [`Heal::On`](crate::settings::Heal::On).
     ///
     /// # Errors
     /// After an error the guard keeps its old deadline (R26). There is one exception: if another

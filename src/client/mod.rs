@@ -232,8 +232,8 @@ impl Redlock {
 
     /// Tries for at most `wait` to take a lock for `ttl`. If another client holds it, this one
     /// waits in a queue on the masters, and a release tells it that it may go; see
-    /// [`Waiting`](crate::Waiting). Where that is not possible, it tries in as many rounds as fit,
-    /// with random delays between them.
+    /// [`Waiting`](crate::settings::Waiting). Where that is not possible, it tries in as many
+    /// rounds as fit, with random delays between them.
     ///
     /// `wait` is a hard limit. It includes connecting, all rounds and delays, and waiting for other
     /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait

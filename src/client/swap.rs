@@ -33,8 +33,9 @@ impl Redlock {
     ///   ever, without a wait for the release: the same name may still be refused.
     /// - If `next` is one of the resources of `held`, the call first waits for the result of the
     ///   release. Otherwise no client that waits for the resource could come between.
-    /// - A lock that was got through a queue ([`Waiting`](crate::Waiting)) is handed on at one
-    ///   master by a command of its own, which may take a second write. The order is the same.
+    /// - A lock that was got through a queue ([`Waiting`](crate::settings::Waiting)) is handed on
+    ///   at one master by a command of its own, which may take a second write. The order is the
+    ///   same.
     ///
     /// In your own event loop, a [`Multiplexer`](crate::Multiplexer) does the same: call
     /// [`abandon`](crate::Multiplexer::abandon), then [`try_lock`](crate::Multiplexer::try_lock),

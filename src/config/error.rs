@@ -70,7 +70,8 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
-    /// [`Heal`](crate::Heal) is on, but the [`RestartGuard`](crate::RestartGuard) of a node is off.
+    /// [`Heal`](crate::settings::Heal) is on, but the
+    /// [`RestartGuard`](crate::settings::RestartGuard) of a node is off.
     HealUnguarded {
         /// The node's address.
         node: String,

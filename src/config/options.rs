@@ -9,7 +9,7 @@ use std::time::Duration;
 /// even if that is more than `most` (R9). So clients that collided are unlikely to collide again.
 ///
 /// ```
-/// use muxlock::Retry;
+/// use muxlock::settings::Retry;
 /// use std::time::Duration;
 ///
 /// let patient = Retry::default().most(Duration::from_millis(250));
@@ -68,7 +68,7 @@ pub enum Waiting {
     /// in [`NodeStatus::waits`](crate::NodeStatus::waits). The default.
     #[default]
     Queue,
-    /// Rounds with random delays between them; see [`Retry`](crate::Retry).
+    /// Rounds with random delays between them; see [`Retry`](crate::settings::Retry).
     Retry,
 }
 
@@ -125,7 +125,8 @@ pub enum RestartGuard {
 /// sets them again, unless another client takes the lock before.
 ///
 /// ```
-/// use muxlock::{Heal, Redlock};
+/// use muxlock::Redlock;
+/// use muxlock::settings::Heal;
 ///
 /// let config = Redlock::builder()
 ///     .nodes(["redis://127.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"])

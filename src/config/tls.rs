@@ -32,7 +32,8 @@ const SESSIONS_PER_NODE: usize = 8;
 /// [`Builder::tls`](crate::Builder::tls). The parameters of an address take precedence.
 ///
 /// ```no_run
-/// use muxlock::{Redlock, Tls};
+/// use muxlock::Redlock;
+/// use muxlock::settings::Tls;
 ///
 /// # fn from_vault(name: &str) -> String { std::env::var(name).unwrap_or_default() }
 /// let [ca, cert, key] = ["redis-ca", "me", "me-key"].map(from_vault);

@@ -365,7 +365,8 @@ impl Multiplexer {
 
     /// How many clients stand before this one in the queue for the lock that an acquisition waits
     /// for. `None` if it does not wait in a queue, or was not told its place yet; see
-    /// [`Waiting`](crate::Waiting). A holder that has waited in the queue stands in it, in front.
+    /// [`Waiting`](crate::settings::Waiting). A holder that has waited in the queue stands in it,
+    /// in front.
     ///
     /// Several acquisitions of this multiplexer that wait for the same resource have one place
     /// together, that of the first; the others follow it in their order. A place is as of the last
@@ -407,7 +408,8 @@ impl Multiplexer {
     ///
     /// Acquisitions that wait here for the resource may now ask the masters. Without this call they
     /// wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands, and
-    /// those that leave the lock's queue to other clients; see [`Waiting`](crate::Waiting).
+    /// those that leave the lock's queue to other clients; see
+    /// [`Waiting`](crate::settings::Waiting).
     pub fn let_go(&mut self, lease: &mut Lease) {
         if self.home.is_here() {
             self.driver.let_go(Clock.now(), lease);

@@ -222,7 +222,7 @@ pub struct Stats {
     pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
-    /// Missing keys that extensions set again; see [`Heal`](crate::Heal).
+    /// Missing keys that extensions set again; see [`Heal`](crate::settings::Heal).
     pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
@@ -256,7 +256,7 @@ pub struct Stats {
     /// Proposed fencing tokens that were ignored, because they are far ahead of the masters'
     /// clocks.
     pub tokens_ignored: u64,
-    /// Places taken in the queues on the masters; see [`Waiting`](crate::Waiting).
+    /// Places taken in the queues on the masters; see [`Waiting`](crate::settings::Waiting).
     pub queued: u64,
     /// Notifications received that it is this client's turn to take a lock.
     pub notifications_received: u64,

@@ -74,7 +74,7 @@ pub enum NodeState {
     BackOff,
 }
 
-/// Whether this client can use a node as a queue node: see [`Waiting`](crate::Waiting).
+/// Whether this client can use a node as a queue node: see [`Waiting`](crate::settings::Waiting).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueSupport {

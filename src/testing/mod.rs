@@ -7,7 +7,7 @@
 //! [forget](FakeMaster::forget) their data, [stop](FakeMaster::stop), [answer
 //! late](FakeMaster::answer_after), or say that [another holder](FakeMasters::hold) has a lock. All
 //! of that takes milliseconds, with the settings that your program has in production: they say that
-//! they have run for long, so the [restart guard](crate::RestartGuard) can stay on.
+//! they have run for long, so the [restart guard](crate::settings::RestartGuard) can stay on.
 //!
 //! ```
 //! use muxlock::Redlock;
@@ -64,7 +64,8 @@
 //!
 //! ```no_run
 //! use muxlock::testing::Masters;
-//! use muxlock::{Redlock, RestartGuard};
+//! use muxlock::Redlock;
+//! use muxlock::settings::RestartGuard;
 //! use std::time::Duration;
 //!
 //! let mut masters = Masters::start(3)?;

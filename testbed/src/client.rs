@@ -7,8 +7,9 @@ use std::io::{self, Write};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock, RestartGuard};
+use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock};
 
 use crate::{PATIENT, soon};
 

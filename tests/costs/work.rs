@@ -9,9 +9,9 @@ use std::time::Duration;
 use std::{env, fs};
 
 use mio::{Events, Poll, Token};
+use muxlock::settings::RestartGuard;
 use muxlock::{
     Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, OpId, Redlock, Resource,
-    RestartGuard,
 };
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};

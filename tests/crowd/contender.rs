@@ -6,7 +6,8 @@ use std::io::{self, Read};
 use std::thread;
 use std::time::Duration;
 
-use muxlock::{Builder, LockErrorKind, LockGuard, Redlock, RestartGuard, Retry, Waiter, Waiting};
+use muxlock::settings::{RestartGuard, Retry, Waiting};
+use muxlock::{Builder, LockErrorKind, LockGuard, Redlock, Waiter};
 use testbed::{PATIENT, SOON, TTL, all_ready, pause, tell_parent};
 
 pub const KEY: &str = "invoice:42";

@@ -4,8 +4,9 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::Waiting;
 use muxlock::testing::Masters;
-use muxlock::{KeepAlive, LockErrorKind, LockGuard, Redlock, Standalone, Waiting};
+use muxlock::{KeepAlive, LockErrorKind, LockGuard, Redlock, Standalone};
 use testbed::{PATIENT, SOON, Stopwatch, TTL, all_ready, heavy, pause, soon, within};
 
 use crate::contender::{KEY, Part};

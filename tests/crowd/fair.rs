@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::Waiting;
+use muxlock::settings::Waiting;
 use testbed::{heavy, pause, soon};
 
 use crate::contender::Part;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::Waiting;
+use muxlock::settings::Waiting;
 use testbed::proxy::DelayProxy;
 use testbed::{SOON, heavy, pause, soon};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::Waiting;
+use muxlock::settings::Waiting;
 use muxlock::testing::{Master, Masters};
 use testbed::proxy::DelayProxy;
 use testbed::{SOON, heavy, pause, soon};

@@ -202,7 +202,7 @@ pub fn median(times: &[Duration]) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muxlock::Waiting;
+    use muxlock::settings::Waiting;
 
     const fn millis(ms: u64) -> Duration {
         Duration::from_millis(ms)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use muxlock::Waiting;
+use muxlock::settings::Waiting;
 use muxlock::testing::{Master, Masters, Value};
 use testbed::scripted::Scripted;
 use testbed::{heavy, is_older_than, pause, soon};

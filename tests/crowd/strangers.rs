@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::Waiting;
+use muxlock::settings::Waiting;
 use muxlock::testing::Masters;
 use testbed::{heavy, pause, soon};
 

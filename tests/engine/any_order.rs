@@ -11,9 +11,10 @@ use muxlock::proto::{
     Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
 };
 use muxlock::resp;
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
-    OpId, Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
+    Cancelled, Done, Fingerprint, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome, OpId,
+    Phase, Redlock, ReleaseWith, Resource, ServerErrorKind,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Patience, Reply};
-use muxlock::{
-    Builder, Cancelled, Heal, Lease, NodeOutcome, NodeState, RestartGuard, ServerErrorKind,
-};
+use muxlock::settings::{Heal, RestartGuard};
+use muxlock::{Builder, Cancelled, Lease, NodeOutcome, NodeState, ServerErrorKind};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

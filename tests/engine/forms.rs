@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
-    LockToken, LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource,
-    RestartGuard, SLOTS_MAX, ServerErrorKind,
+    Builder, Cancelled, Done, FencingToken, KeepAlive, Lease, LockError, LockErrorKind, LockToken,
+    LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource, SLOTS_MAX,
+    ServerErrorKind,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, Waits, server_error};
 
@@ -501,7 +502,8 @@ fn next_in_line_for_a_set_asks_behind_the_release() {
 #[test]
 fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
     for (resource, take) in [(share(), "take share r r:intent"), (slots(1), "take s{1}:0 at 0")] {
-        let mut scenario = Scenario::with(3, |builder| builder.waiting(muxlock::Waiting::Queue));
+        let mut scenario =
+            Scenario::with(3, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
         scenario = scenario.all_ready();
         wait(&mut scenario, resource.clone(), SECOND);
         wait(&mut scenario, resource.clone(), SECOND);
@@ -512,7 +514,8 @@ fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
         assert_eq!(scenario.drain().iter().filter(is_release).count(), 2);
     }
     for resource in [set(), alone()] {
-        let mut scenario = Scenario::with(3, |builder| builder.waiting(muxlock::Waiting::Queue));
+        let mut scenario =
+            Scenario::with(3, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
         scenario = scenario.all_ready();
         wait(&mut scenario, resource, SECOND);
         scenario.drain();
@@ -557,13 +560,13 @@ fn take_and_give_up(scenario: &mut Scenario) {
 }
 
 fn queueing() -> Scenario {
-    ready_with(|builder| builder.waiting(muxlock::Waiting::Queue))
+    ready_with(|builder| builder.waiting(muxlock::settings::Waiting::Queue))
 }
 
 /// The same, with long delays of its own.
 fn slow_to_ask() -> Scenario {
-    let retry = muxlock::Retry::default().first(SECOND).most(SECOND);
-    ready_with(|builder| builder.waiting(muxlock::Waiting::Queue).retry(retry))
+    let retry = muxlock::settings::Retry::default().first(SECOND).most(SECOND);
+    ready_with(|builder| builder.waiting(muxlock::settings::Waiting::Queue).retry(retry))
 }
 
 /// K9: it is told when a plain lock is released, and tells the next when it releases its own.
@@ -842,7 +845,7 @@ fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
     for distrusted in ALL {
         let mut scenario = ready_with(|builder| {
             let marked = builder.restart_guard(RestartGuard::Off).flush_marker("alive");
-            marked.waiting(muxlock::Waiting::Queue)
+            marked.waiting(muxlock::settings::Waiting::Queue)
         });
         wait(&mut scenario, alone(), 100 * SECOND);
         scenario.drain();
@@ -1368,7 +1371,8 @@ fn k9_who_stands_alone_returns_between_two_other_nodes() {
 /// K9: where there is no other node, it keeps its place before those who have come later.
 #[test]
 fn k9_who_can_stand_nowhere_else_keeps_its_place() {
-    let mut scenario = Scenario::with(1, |builder| builder.waiting(muxlock::Waiting::Queue));
+    let mut scenario =
+        Scenario::with(1, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
     scenario = scenario.all_ready();
     wait(&mut scenario, alone(), 100 * SECOND);
     for round in 0..8 {

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
+use muxlock::settings::RestartGuard;
 use muxlock::{
-    CountedFrom, NodeOutcome, NodeState, ProtocolError, QuarantineCause, Resource, RestartGuard,
-    ServerErrorKind, Unfit, quorum,
+    CountedFrom, NodeOutcome, NodeState, ProtocolError, QuarantineCause, Resource, ServerErrorKind,
+    Unfit, quorum,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 

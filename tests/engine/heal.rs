@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Reply};
-use muxlock::{
-    Builder, Cancelled, Heal, Lease, LockError, NodeOutcome, RestartGuard, ServerErrorKind,
-};
+use muxlock::settings::{Heal, RestartGuard};
+use muxlock::{Builder, Cancelled, Lease, LockError, NodeOutcome, ServerErrorKind};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

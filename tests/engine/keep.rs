@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Patience, Reply};
-use muxlock::{
-    Cancelled, Done, Heal, KeepAlive, Lease, Loss, LossCause, Moment, OpId, RestartGuard,
-    ServerErrorKind,
-};
+use muxlock::settings::{Heal, RestartGuard};
+use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId, ServerErrorKind};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

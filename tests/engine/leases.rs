@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Heal, Lease, NodeOutcome, RestartGuard, ServerErrorKind};
+use muxlock::settings::{Heal, RestartGuard};
+use muxlock::{Lease, NodeOutcome, ServerErrorKind};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

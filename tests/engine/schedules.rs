@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{Fencing, NodeEvent, Patience, Reply};
-use muxlock::{Builder, Done, KeepAlive, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, Done, KeepAlive};
 use testbed::memory::{Acted, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{Fencing, NodeEvent, Patience, Replication, Reply, ServerError, Sighting};
-use muxlock::{
-    CountedFrom, NodeOutcome, Quarantine, QuarantineCause, RestartGuard, ServerErrorKind,
-};
+use muxlock::settings::RestartGuard;
+use muxlock::{CountedFrom, NodeOutcome, Quarantine, QuarantineCause, ServerErrorKind};
 use testbed::memory::{CONNECT_TIMEOUT, Scenario, server_error};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1670,7 +1670,9 @@ fn releasing_after_a_lost_set_is_repeated_when_its_connection_may_live() {
 #[test]
 fn old_connections_are_all_ended_before_the_release() {
     let mut scenario = Scenario::with(3, |builder| {
-        builder.restart_guard(muxlock::RestartGuard::Uptime).heal(muxlock::Heal::On)
+        builder
+            .restart_guard(muxlock::settings::RestartGuard::Uptime)
+            .heal(muxlock::settings::Heal::On)
     })
     .all_ready();
     let lease = locked_by_two(&mut scenario);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::resp;
+use muxlock::settings::Waiting;
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, OpId, QueueObstacle, QueueSupport as Ability,
-    Resource, ServerErrorKind, Waiting,
+    Resource, ServerErrorKind,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 

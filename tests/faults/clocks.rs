@@ -3,10 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use muxlock::{
-    Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Retry,
-    Waiting,
-};
+use muxlock::settings::{RestartGuard, Retry, Waiting};
+use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock};
 
 use crate::scene::{
     First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,

@@ -3,8 +3,9 @@
 use std::env;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{Builder, LockErrorKind, RestartGuard};
+use muxlock::{Builder, LockErrorKind};
 use testbed::{Clocks, PATIENT, Stopwatch, all_ready, heavy, patient, ready, skip, within};
 
 use crate::fencing_load::{Load, TTL, Taken, assert_in_order, disorder};

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use muxlock::{LockGuard, LockParts, NodeOutcome, NodeState, Redlock, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{LockGuard, LockParts, NodeOutcome, NodeState, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muxlock::{Heal, LockError, LockErrorKind, LockGuard, NodeState, Redlock};
+use muxlock::settings::Heal;
+use muxlock::{LockError, LockErrorKind, LockGuard, NodeState, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{

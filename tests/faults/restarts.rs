@@ -3,9 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use muxlock::{
-    Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Unfit,
-};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
 
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, ask, calls, clean_again, durable, guarded,

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use muxlock::{
-    Builder, LockError, LockGuard, NodeOutcome, NodeStatus, Quarantine, Redlock, RestartGuard,
-};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, LockError, LockGuard, NodeOutcome, NodeStatus, Quarantine, Redlock};
 
 use muxlock::testing::{Master, Masters, Value};
 use testbed::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};

@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
+use muxlock::Redlock;
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters, Value as Answer};
-use muxlock::{Redlock, RestartGuard};
 use serde_json::{Value, json};
 use testbed::{Folder, TTL, all_ready, patient, soon};
 

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{KeepAlive, Redlock, RestartGuard};
+use muxlock::{KeepAlive, Redlock};
 use testbed::{TTL, all_ready, patient, soon};
 
 const WAIT: Duration = Duration::from_secs(60);

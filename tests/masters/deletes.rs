@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{NodeOutcome, Redlock, ReleaseWith, RestartGuard, ServerErrorKind};
+use muxlock::{NodeOutcome, Redlock, ReleaseWith, ServerErrorKind};
 use testbed::{SOON, TTL, all_ready, deleting_server, outcomes, patient, soon};
 
 const KEY: &str = "invoice:42";

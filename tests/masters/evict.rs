@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{Heal, KeepAlive, KeptLock, LockGuard, LossCause, Redlock, RestartGuard};
+use muxlock::{KeepAlive, KeptLock, LockGuard, LossCause, Redlock};
 use testbed::{TTL, all_ready, patient, soon};
 
 use crate::cli::{muxlock, run};

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use muxlock::proto::{Reply, ServerInfo};
 use muxlock::resp::ReplyReader;
+use muxlock::settings::Heal;
 use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
 use muxlock::{
-    Builder, Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, Owner,
+    Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, Owner,
     QuarantineCause, RESOURCES_MAX, Redlock, ServerErrorKind,
 };
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{
-    Heal, LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource, RestartGuard,
-    SLOTS_MAX,
-};
+use muxlock::{LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource, SLOTS_MAX};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 const TTL: Duration = Duration::from_secs(10);

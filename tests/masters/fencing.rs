@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Masters, Value};
-use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock, RestartGuard};
+use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock};
 use testbed::{Stopwatch, TTL, all_ready, patient, ready, soon};
 
 const KEY: &str = "invoice:42";

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters, Value};
-use muxlock::{LockErrorKind, NodeOutcome, Redlock, RestartGuard};
+use muxlock::{LockErrorKind, NodeOutcome, Redlock};
 use testbed::{TTL, all_ready, patient, soon, timed};
 
 use crate::cli::{muxlock, run};

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
 use muxlock::{
     Builder, Error, ErrorKind, KeepAlive, KeepAliveErrorKind, KeptLock, LockErrorKind, Loss,
-    LossCause, Redlock, RestartGuard,
+    LossCause, Redlock,
 };
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
+use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
-    ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard,
-    Retry, ServerErrorKind, Unfit, Waiting, quorum,
+    ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock,
+    ServerErrorKind, Unfit, quorum,
 };
 use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};

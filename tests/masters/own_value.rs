@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{Heal, LockErrorKind, LockParts, Owner, Resource, RestartGuard, VALUE_BYTES_MAX};
+use muxlock::{LockErrorKind, LockParts, Owner, Resource, VALUE_BYTES_MAX};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{LockErrorKind, NodeOutcome, NodeState, Phase, Redlock, RestartGuard};
+use muxlock::{LockErrorKind, NodeOutcome, NodeState, Phase, Redlock};
 use testbed::{PATIENT, SOON, TTL, count, outcomes, patient, pause, timed};
 
 const SHORT: Duration = Duration::from_millis(50);

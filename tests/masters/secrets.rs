@@ -4,7 +4,8 @@ use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use muxlock::{Builder, Redlock, RestartGuard, Standalone};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, Redlock, Standalone};
 use testbed::{TTL, alone};
 
 /// Our forms and those of other clients, with `{}` in the place of a password. No server is there.

@@ -6,8 +6,9 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{LockErrorKind, Redlock, RestartGuard};
+use muxlock::{LockErrorKind, Redlock};
 use testbed::{Stopwatch, TTL, all_ready, heavy, is_child, patient, re_execute, run_child, soon};
 
 const THREADS: usize = 64;

@@ -6,12 +6,13 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
+use muxlock::settings::Retry;
 use muxlock::{
     Builder, Cancelled, Config, ConfigError, ConnectError, Done, ErrorKind, Fenced, FencedRedlock,
     FencingToken, HandOverError, InvalidFencingToken, KeepAlive, KeepAliveError,
     KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
     Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
-    NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource, Retry,
+    NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource,
     ServerErrorKind, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};

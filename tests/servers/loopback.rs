@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token};
+use muxlock::settings::RestartGuard;
 use muxlock::{
     Builder, ConnectError, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome,
-    NodeState, OpId, Phase, ProtocolError, Redlock, RestartGuard, ServerErrorKind,
+    NodeState, OpId, Phase, ProtocolError, Redlock, ServerErrorKind,
 };
 use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
 use testbed::{

@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use muxlock::{KeepAlive, RestartGuard};
+use muxlock::KeepAlive;
+use muxlock::settings::RestartGuard;
 use testbed::scripted::{HANDSHAKE, Scripted};
 use testbed::{SOON, TTL, all_ready, alone, patient, pause, within};
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use muxlock::{Builder, ConfigError, Redlock, Tls};
+use muxlock::settings::Tls;
+use muxlock::{Builder, ConfigError, Redlock};
 use rcgen::KeyPair;
 use rustls::{ClientConfig, RootCertStore};
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use muxlock::settings::Tls;
 use muxlock::testing::Master;
-use muxlock::{NodeOutcome, Phase, Redlock, Tls, TlsErrorKind};
+use muxlock::{NodeOutcome, Phase, Redlock, TlsErrorKind};
 use rcgen::date_time_ymd;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::settings::Tls;
 use muxlock::testing::{Master, TlsFiles};
-use muxlock::{Done, KeepAlive, Multiplexer, NodeOutcome, NodeState, Phase, Redlock, Tls};
+use muxlock::{Done, KeepAlive, Multiplexer, NodeOutcome, NodeState, Phase, Redlock};
 use testbed::{PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon, timed};
 
 use crate::authority::Authority;

@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use muxlock::{CommonSettings, MasterSettings, NodeOutcome, Place, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{CommonSettings, MasterSettings, NodeOutcome, Place};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};

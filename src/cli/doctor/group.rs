@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use muxlock::{Config, Place, RestartGuard, quorum};
+use muxlock::settings::RestartGuard;
+use muxlock::{Config, Place, quorum};
 
 use super::ask::{Obstacle, Said};
 use super::checks::{Checked, Standing, Subject, check, is_loopback};

@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Builder, Config, LockError, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{Builder, Config, LockError};
 
 use self::ask::Plan;
 use self::clocks::RATE_OVER_MIN;

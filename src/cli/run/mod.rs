@@ -23,7 +23,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, ConfigError, Heal, LockError, Resource, SLOTS_MAX, explained};
+use muxlock::settings::Heal;
+use muxlock::{Config, ConfigError, LockError, Resource, SLOTS_MAX, explained};
 
 use super::options::{Options, duration};
 use voice::say;

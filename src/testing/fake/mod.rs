@@ -33,13 +33,14 @@ const BIND_INTERVAL: Duration = Duration::from_millis(2);
 /// does. Dropping it ends it.
 ///
 /// It needs no `redis-server`, and starts and fails within a millisecond. It says that it has run
-/// for long, so that it votes at once: the [restart guard](crate::RestartGuard) can stay on.
+/// for long, so that it votes at once: the [restart guard](crate::settings::RestartGuard) can stay
+/// on.
 ///
 /// It knows the commands by which muxlock takes, extends and releases locks, and `GET`, `DEL`,
 /// `EXISTS`, `PTTL`, `DBSIZE` and `FLUSHALL`; it runs muxlock's own scripts for that and no others.
 /// It does not speak RESP3, so no client can wait in a queue there: a client that waits asks again
-/// after random delays ([`Waiting`](crate::Waiting)). It has up to 128 connections, and closes one
-/// that sends something else than commands.
+/// after random delays ([`Waiting`](crate::settings::Waiting)). It has up to 128 connections, and
+/// closes one that sends something else than commands.
 ///
 /// What a method orders is in effect for every command that arrives after the call.
 pub struct FakeMaster {

@@ -10,9 +10,10 @@ use muxlock::proto::{
     Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::resp;
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
-    Redlock, ReleaseWith, Resource, RestartGuard, ServerCommand, ServerErrorKind,
+    Cancelled, Done, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock,
+    ReleaseWith, Resource, ServerCommand, ServerErrorKind,
 };
 
 use crate::memory::{About, Asked, Counted};

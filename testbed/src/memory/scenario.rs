@@ -9,9 +9,10 @@ use muxlock::proto::{
     Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
 };
 use muxlock::resp;
+use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
-    Released, Resource, RestartGuard, ServerErrorKind, Waiting,
+    Released, Resource, ServerErrorKind,
 };
 
 use super::{About, Asked, Counted, Waits, aged_master};

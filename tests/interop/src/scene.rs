@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{LockGuard, NodeOutcome, NodeState, Redlock, RestartGuard};
+use muxlock::{LockGuard, NodeOutcome, NodeState, Redlock};
 
 use crate::clock::becomes_true;
 use crate::{Failure, ensure};

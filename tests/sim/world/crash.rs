@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use muxlock::RestartGuard;
 use muxlock::proto::NodeEvent;
+use muxlock::settings::RestartGuard;
 
 use super::World;
 use super::clock::{MILLI, SECOND};

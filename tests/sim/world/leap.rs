@@ -3,8 +3,8 @@
 //!
 //! GUARD: no node votes before the longer one is over.
 
-use muxlock::RestartGuard;
 use muxlock::proto::NodeState;
+use muxlock::settings::RestartGuard;
 
 use super::World;
 use super::clock::{MILLI, SECOND};

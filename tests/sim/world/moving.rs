@@ -4,7 +4,8 @@
 //! NO-FALSE-VOTE: it counts once, also if a quarantine that it had before is over (R34).
 
 use muxlock::proto::NodeState;
-use muxlock::{Lease, Resource, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{Lease, Resource};
 
 use super::World;
 use super::check::quorum;

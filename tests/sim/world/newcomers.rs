@@ -1,7 +1,8 @@
 //! Processes that come later: a promoted server makes the first of them wait, and no other (R33).
 
 use muxlock::proto::NodeState;
-use muxlock::{Quarantine, QuarantineCause, RestartGuard};
+use muxlock::settings::RestartGuard;
+use muxlock::{Quarantine, QuarantineCause};
 
 use super::World;
 use super::clock::{MILLI, SECOND};

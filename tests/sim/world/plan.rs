@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use muxlock::{Heal, Redlock, RestartGuard, Retry, Waiting};
+use muxlock::Redlock;
+use muxlock::settings::{Heal, RestartGuard, Retry, Waiting};
 
 use super::choices::Choices;
 use super::clock::MILLI;

@@ -4,9 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
     Builder, Done, Fenced, FencedRedlock, KeepAlive, KeptLock, Lease, LockGuard, Multiplexer,
-    NodeState, NodeStatus, OpId, Redlock, RestartGuard, Waiting,
+    NodeState, NodeStatus, OpId, Redlock,
 };
 
 use super::{Failure, Locks, Waits};

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use ::muxlock::{LockGuard, Redlock, Waiting};
+use ::muxlock::settings::Waiting;
+use ::muxlock::{LockGuard, Redlock};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::figures::{Record, Share};
