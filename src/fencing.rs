@@ -33,7 +33,7 @@ pub enum Fencing {
 /// assert!(older < newer);
 /// assert_eq!(newer.to_string(), "1700000000000001");
 /// assert!(FencingToken::try_from(0).is_err());
-/// # Ok::<(), muxlock::InvalidFencingToken>(())
+/// # Ok::<(), muxlock::error::InvalidFencingToken>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::outcome::NodeOutcome;
 use crate::resource::Resource;
 
@@ -36,7 +36,8 @@ pub(crate) type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 /// # let _ = keep_alive;
 /// ```
 ///
-/// [Distributed Locks with Redis]: https://redis.io/docs/latest/develop/use/patterns/distributed-locks/
+/// [Distributed Locks with Redis]:
+/// https://redis.io/docs/latest/develop/use/patterns/distributed-locks/
 #[derive(Clone)]
 #[must_use = "these are settings; pass them to `LockGuard::keep_alive`"]
 pub struct KeepAlive {

@@ -42,9 +42,9 @@
 //! A master that was restarted without its data would grant a lock a second time. So the client
 //! identifies each master when it connects. A master that may have forgotten a lock is in
 //! *quarantine* until every such lock has expired. The client still sends it every command, but
-//! ignores its answers. See [`RestartGuard`](settings::RestartGuard); it is on by default. **In development, masters have
-//! often just been started; then switch it off**: `redis://127.0.0.1?restart_guard=off`, or
-//! [`Builder::restart_guard`].
+//! ignores its answers. See [`RestartGuard`](settings::RestartGuard); it is on by default. **In
+//! development, masters have often just been started; then switch it off**:
+//! `redis://127.0.0.1?restart_guard=off`, or [`Builder::restart_guard`].
 //!
 //! The client refuses replicas, cluster nodes, masters that are loading their data or may evict
 //! locks, and a server that is listed twice. [`Unfit`] gives the reason.
@@ -168,10 +168,10 @@
 mod channel;
 mod client;
 mod config;
-mod error;
 mod fencing;
 mod inspection;
 mod keep_alive;
+mod lock_error;
 mod moment;
 mod mux;
 mod outcome;
@@ -192,15 +192,14 @@ mod validity;
 #[doc(hidden)]
 pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
-    ConnectError, Error, ErrorKind, Fenced, FencedRedlock, HandOverError, KeepAliveError,
-    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Reentrant,
-    ReentrantGuard, Semaphore, Waiter,
+    Error, ErrorKind, Fenced, FencedRedlock, KeptLock, LockGuard, LockParts, LossWatch, Redlock,
+    Reentrant, ReentrantGuard, Semaphore, Waiter,
 };
-pub use config::{Builder, Config, ConfigError};
-pub use error::{LockError, LockErrorKind};
-pub use fencing::{FencingToken, InvalidFencingToken};
+pub use config::{Builder, Config};
+pub use fencing::FencingToken;
 pub use inspection::{Holding, Inspection, NodeInspection, Owner};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
+pub use lock_error::{LockError, LockErrorKind};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
 pub use moment::Moment;
@@ -209,8 +208,7 @@ pub use moment::Moment;
 pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
-    CountedFrom, NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause,
-    ServerCommand, ServerErrorKind, TlsErrorKind, Unfit,
+    CountedFrom, NodeOutcome, NodeReport, Phase, Quarantine, QuarantineCause, ServerCommand, Unfit,
 };
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -223,6 +221,17 @@ pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};
 pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
+
+pub mod error {
+    //! Errors of calls other than taking a lock, such as building a client, and the kinds of error
+    //! that a node answers with. Taking a lock fails with [`LockError`](crate::LockError).
+    //! [`Error`](crate::Error) is the one error that holds any of them.
+
+    pub use crate::client::{ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind};
+    pub use crate::config::ConfigError;
+    pub use crate::fencing::InvalidFencingToken;
+    pub use crate::outcome::{ProtocolError, ServerErrorKind, TlsErrorKind};
+}
 
 pub mod settings {
     //! The types of settings, for [`Builder`](crate::Builder): how a client waits for locks and

@@ -10,8 +10,9 @@ use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use muxlock::error::TlsErrorKind;
 use muxlock::testing::{Connection, Value};
-use muxlock::{Config, Dialled, TlsErrorKind, explained_connection};
+use muxlock::{Config, Dialled, explained_connection};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Redlock;
 use crate::config::{Builder, ConfigError};
-use crate::error::LockError;
+use crate::lock_error::LockError;
 
 // This impl is here because the module `config` must not depend on `client`.
 impl Builder {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind};
 use crate::config::ConfigError;
-use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::Loss;
+use crate::lock_error::{LockError, LockErrorKind};
 use crate::outcome::NodeReport;
 
 /// Any error of this crate. Every other error converts into it, so a function that makes several

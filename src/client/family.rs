@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{LockGuard, Redlock};
-use crate::error::LockError;
 use crate::inspection::Owner;
+use crate::lock_error::LockError;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 

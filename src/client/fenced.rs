@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
 use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
-use crate::error::LockError;
 use crate::fencing::{Fencing, FencingToken};
 use crate::keep_alive::KeepAlive;
+use crate::lock_error::LockError;
 use crate::proto::Released;
 use crate::resource::Resource;
 use crate::sys::clock::time_until;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Redlock;
-use crate::error::LockError;
 use crate::fencing::FencingToken;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;

@@ -39,9 +39,9 @@ pub use reentrant::{Reentrant, ReentrantGuard};
 pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
-use crate::error::LockError;
 use crate::fencing::Fencing;
 use crate::inspection::Inspection;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::mux::Driver;
 use crate::proto::{

@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::{LockGuard, Redlock};
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::proto::Released;
 use crate::resource::Resource;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::crew::Wake;
-use crate::error::LockErrorKind;
+use crate::lock_error::LockErrorKind;
 use crate::sys::process::Home;
 
 /// Whether the waits that share this were cancelled. It never becomes `false` again.

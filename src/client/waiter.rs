@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
 use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
-use crate::error::LockError;
 use crate::fencing::Fencing;
+use crate::lock_error::LockError;
 use crate::resource::Resource;
 use crate::sys::clock::time_until;
 

@@ -29,7 +29,7 @@ const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
 ///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
 ///     .node_timeout(Duration::from_millis(20))
 ///     .build()?;
-/// # Ok::<(), muxlock::ConfigError>(())
+/// # Ok::<(), muxlock::error::ConfigError>(())
 /// ```
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
@@ -147,7 +147,7 @@ impl Builder {
     ///
     /// let redlock = Redlock::builder().nodes_from("redis://10.0.0.1,redis://10.0.0.2").build()?;
     /// assert_eq!(redlock.quorum(), 2);
-    /// # Ok::<(), muxlock::ConfigError>(())
+    /// # Ok::<(), muxlock::error::ConfigError>(())
     /// ```
     pub fn nodes_from(self, list: &str) -> Builder {
         self.nodes(super::url::addresses(list))
@@ -298,7 +298,7 @@ impl Builder {
     ///     })
     ///     .config()?;
     /// # drop(config);
-    /// # Ok::<(), muxlock::ConfigError>(())
+    /// # Ok::<(), muxlock::error::ConfigError>(())
     /// ```
     pub fn resolver<F>(mut self, resolver: F) -> Builder
     where

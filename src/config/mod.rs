@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{LockError, LockErrorKind, Reserved};
+use crate::lock_error::{LockError, LockErrorKind, Reserved};
 use crate::quorum::{self, NODES_MAX};
 use crate::resource::{Key, Resource};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};

@@ -133,7 +133,7 @@ pub enum RestartGuard {
 ///     .heal(Heal::On)
 ///     .config()?;
 /// # drop(config);
-/// # Ok::<(), muxlock::ConfigError>(())
+/// # Ok::<(), muxlock::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -42,7 +42,7 @@ const SESSIONS_PER_NODE: usize = 8;
 ///     .tls(Tls::new().ca_pem(ca).client_cert_pem(cert, key))
 ///     .build()?;
 /// # drop(redlock);
-/// # Ok::<(), muxlock::ConfigError>(())
+/// # Ok::<(), muxlock::error::ConfigError>(())
 /// ```
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until a builder has it"]

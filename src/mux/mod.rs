@@ -25,9 +25,9 @@ use mio::event::Event;
 use mio::{Registry, Token};
 
 use crate::config::Config;
-use crate::error::LockError;
 use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;

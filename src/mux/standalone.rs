@@ -9,7 +9,7 @@ use mio::{Events, Poll, Token};
 
 use super::Multiplexer;
 use crate::config::Config;
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::quorum::NODES_MAX;
 
 /// A [`Multiplexer`] with its own poll: for event loops other than mio's, and for programs without

@@ -8,7 +8,7 @@ use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::{Engine, Lease};
 use crate::config::Heal;
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::index::{OpIndex, RoundId};
 use crate::resource::LockKind;

@@ -1,6 +1,6 @@
 //! Why an operation did not succeed.
 
-use crate::error::{LockError, LockErrorKind};
+use crate::lock_error::{LockError, LockErrorKind};
 
 /// Why an operation did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::terms::{Keep, Terms};
 use super::{Done, Engine, Lease};
-use crate::error::LockError;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::index::OpIndex;
 

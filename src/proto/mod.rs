@@ -87,9 +87,9 @@ pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 
 use crate::config::Config;
-use crate::error::LockError;
 use crate::inspection::Inspection;
 use crate::keep_alive::Loss;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;

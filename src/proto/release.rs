@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::config::Builder;
-    use crate::error::{LockError, LockErrorKind};
+    use crate::lock_error::{LockError, LockErrorKind};
     use crate::proto::kind::Left;
     use crate::proto::{Done, NodeEvent, ReleaseHow};
     use crate::resource::{Key, Resource};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::timer::between;
-use crate::error::LockError;
 use crate::keep_alive::KeepAlive;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 
 /// The least number of renewals that start in one validity (R31).

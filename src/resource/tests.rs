@@ -67,7 +67,9 @@ fn hash(resource: &Resource) -> u64 {
     hasher.finish()
 }
 
-fn kind(result: Result<Resource, crate::error::LockError>) -> crate::error::LockErrorKind {
+fn kind(
+    result: Result<Resource, crate::lock_error::LockError>,
+) -> crate::lock_error::LockErrorKind {
     result.unwrap_err().kind()
 }
 
@@ -91,7 +93,7 @@ fn named_keys<const N: usize>(keys: [&str; N]) -> Vec<String> {
 /// K1: never a part of what was asked for.
 #[test]
 fn list_that_is_too_long_is_refused_and_not_cut() {
-    use crate::error::LockErrorKind::{InvalidResource, InvalidSet};
+    use crate::lock_error::LockErrorKind::{InvalidResource, InvalidSet};
     let most: Vec<String> = (0..RESOURCES_MAX).map(|i| i.to_string()).collect();
     assert_eq!(Resource::all(&most).unwrap().names().count(), RESOURCES_MAX);
     let bytes = most.iter().map(String::len).sum::<usize>() + 1;
@@ -170,7 +172,7 @@ fn slot_is_a_plain_name_once_it_is_taken() {
 
 #[test]
 fn bounds_of_slots_hold_on_both_sides() {
-    use crate::error::LockErrorKind::{InvalidResource, InvalidSlots};
+    use crate::lock_error::LockErrorKind::{InvalidResource, InvalidSlots};
     for slots in [0, SLOTS_MAX + 1, 256, u32::MAX] {
         assert_eq!(kind(Resource::slot("a", slots)), InvalidSlots { slots });
     }

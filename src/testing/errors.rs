@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::{Loss, LossCause};
+use crate::lock_error::{LockError, LockErrorKind};
 use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine, QuarantineCause};
 use crate::resource::Resource;
 

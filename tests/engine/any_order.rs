@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{
     Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
 };
@@ -14,7 +15,7 @@ use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
     Cancelled, Done, Fingerprint, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome, OpId,
-    Phase, Redlock, ReleaseWith, Resource, ServerErrorKind,
+    Phase, Redlock, ReleaseWith, Resource,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 

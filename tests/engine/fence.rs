@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{Fencing, Lease, NodeEvent, Notice, Patience, Reply};
-use muxlock::{LockErrorKind, NodeOutcome, Resource, ServerErrorKind};
+use muxlock::{LockErrorKind, NodeOutcome, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 /// The masters' time when a scenario begins, in microseconds.

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, KeepAlive, Lease, LockError, LockErrorKind, LockToken,
-    LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource, SLOTS_MAX,
-    ServerErrorKind,
+    LossCause, Moment, NodeOutcome, OpId, ReleaseWith, Resource, SLOTS_MAX,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, Waits, server_error};
 

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
 use muxlock::settings::RestartGuard;
-use muxlock::{
-    CountedFrom, NodeOutcome, NodeState, ProtocolError, QuarantineCause, Resource, ServerErrorKind,
-    Unfit, quorum,
-};
+use muxlock::{CountedFrom, NodeOutcome, NodeState, QuarantineCause, Resource, Unfit, quorum};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

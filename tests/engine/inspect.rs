@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::proto::{NodeEvent, Reply};
 use muxlock::{
     Cancelled, Done, Fingerprint, Holding, Inspection, NodeOutcome, NodeState, OpId, Phase,
-    ProtocolError, Resource, ServerCommand, ServerErrorKind, Unfit,
+    Resource, ServerCommand, Unfit,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, server_error};
 

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId, ServerErrorKind};
+use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

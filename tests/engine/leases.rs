@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Lease, NodeOutcome, ServerErrorKind};
+use muxlock::{Lease, NodeOutcome};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

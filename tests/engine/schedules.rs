@@ -125,7 +125,7 @@ fn error_of_a_renewal_is_forgotten_when_another_succeeds() {
         scenario.pass(due.since(scenario.now));
     };
     assert_eq!(wait(&mut scenario), [Acted::Extend(vec![0, 1, 2], 1)]);
-    let busy = muxlock::ServerErrorKind::Busy;
+    let busy = muxlock::error::ServerErrorKind::Busy;
     scenario.replies([0, 1, 2], testbed::memory::server_error(busy));
     scenario.nothing_done();
     assert_eq!(wait(&mut scenario), [Acted::Extend(vec![0, 1, 2], 1)]);
@@ -216,7 +216,7 @@ fn process_whose_departure_was_forgotten_does_not_vote_at_another_address() {
 #[test]
 fn clock_and_role_that_were_hidden_are_looked_at_when_another_connection_shows_them() {
     let mut scenario = Scenario::guarded(1);
-    let forbidden = || testbed::memory::server_error(muxlock::ServerErrorKind::Permission);
+    let forbidden = || testbed::memory::server_error(muxlock::error::ServerErrorKind::Permission);
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{Fencing, NodeEvent, Patience, Replication, Reply, ServerError, Sighting};
 use muxlock::settings::RestartGuard;
-use muxlock::{CountedFrom, NodeOutcome, Quarantine, QuarantineCause, ServerErrorKind};
+use muxlock::{CountedFrom, NodeOutcome, Quarantine, QuarantineCause};
 use testbed::memory::{CONNECT_TIMEOUT, Scenario, server_error};
 
 const SECOND: Duration = Duration::from_secs(1);

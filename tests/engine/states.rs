@@ -3,11 +3,9 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use muxlock::error::{ProtocolError, ServerErrorKind, TlsErrorKind};
 use muxlock::proto::{Foreign, NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{
-    Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
-    ServerErrorKind, TlsErrorKind,
-};
+use muxlock::{Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ReleaseWith};
 use testbed::memory::{
     Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error,
 };

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
-use muxlock::{
-    Done, LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand,
-    ServerErrorKind, Unfit,
-};
+use muxlock::{Done, LockErrorKind, NodeOutcome, Phase, Resource, ServerCommand, Unfit};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];

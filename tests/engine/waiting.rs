@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::resp;
 use muxlock::settings::Waiting;
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, OpId, QueueObstacle, QueueSupport as Ability,
-    Resource, ServerErrorKind,
+    Resource,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 

@@ -5,10 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use muxlock::{
-    ConnectError, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, ServerErrorKind,
-    Unfit,
-};
+use muxlock::error::{ConnectError, ServerErrorKind};
+use muxlock::{LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
 
 use crate::scene::{
     First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, ask, calls, clean_again,

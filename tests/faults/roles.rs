@@ -4,10 +4,8 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use muxlock::{
-    Builder, ConfigError, ConnectError, LockErrorKind, NodeOutcome, NodeState, QuarantineCause,
-    Redlock, Unfit,
-};
+use muxlock::error::{ConfigError, ConnectError};
+use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
 
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,

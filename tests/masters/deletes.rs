@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{NodeOutcome, Redlock, ReleaseWith, ServerErrorKind};
+use muxlock::{NodeOutcome, Redlock, ReleaseWith};
 use testbed::{SOON, TTL, all_ready, deleting_server, outcomes, patient, soon};
 
 const KEY: &str = "invoice:42";

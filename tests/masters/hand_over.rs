@@ -5,8 +5,9 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
+use muxlock::error::HandOverError;
 use muxlock::testing::Masters;
-use muxlock::{HandOverError, KeepAlive, LockErrorKind, LockParts, Redlock};
+use muxlock::{KeepAlive, LockErrorKind, LockParts, Redlock};
 use testbed::{
     TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent, within,
 };

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use muxlock::error::KeepAliveErrorKind;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
 use muxlock::{
-    Builder, Error, ErrorKind, KeepAlive, KeepAliveErrorKind, KeptLock, LockErrorKind, Loss,
-    LossCause, Redlock,
+    Builder, Error, ErrorKind, KeepAlive, KeptLock, LockErrorKind, Loss, LossCause, Redlock,
 };
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,

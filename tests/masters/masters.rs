@@ -11,12 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
+use muxlock::error::{ConnectError, ServerErrorKind};
 use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{
-    ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock,
-    ServerErrorKind, Unfit, quorum,
-};
+use muxlock::{LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, Unfit, quorum};
 use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{

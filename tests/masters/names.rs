@@ -11,11 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::error::{ConfigError, ConnectError};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
-    Builder, ConfigError, ConnectError, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase,
-    QuarantineCause, Redlock, Standalone, Unfit,
+    Builder, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase, QuarantineCause, Redlock,
+    Standalone, Unfit,
 };
 use testbed::scripted::{never_accepting, refused_addr, refused_addr_at};
 use testbed::{

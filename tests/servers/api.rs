@@ -6,14 +6,16 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
+use muxlock::error::{
+    ConfigError, ConnectError, HandOverError, InvalidFencingToken, KeepAliveError,
+    KeepAliveErrorKind, ProtocolError, ServerErrorKind,
+};
 use muxlock::settings::Retry;
 use muxlock::{
-    Builder, Cancelled, Config, ConfigError, ConnectError, Done, ErrorKind, Fenced, FencedRedlock,
-    FencingToken, HandOverError, InvalidFencingToken, KeepAlive, KeepAliveError,
-    KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
-    Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
-    NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource,
-    ServerErrorKind, Standalone, Stats, quorum,
+    Builder, Cancelled, Config, Done, ErrorKind, Fenced, FencedRedlock, FencingToken, KeepAlive,
+    KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken, Loss, LossCause,
+    Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState, NodeStatus, OpId, Phase,
+    RESOURCE_BYTES_MAX, Redlock, Released, Resource, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token};
+use muxlock::error::{ConnectError, ProtocolError, ServerErrorKind};
 use muxlock::settings::RestartGuard;
 use muxlock::{
-    Builder, ConnectError, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome,
-    NodeState, OpId, Phase, ProtocolError, Redlock, ServerErrorKind,
+    Builder, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome, NodeState, OpId,
+    Phase, Redlock,
 };
 use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
 use testbed::{

@@ -185,7 +185,7 @@ const LEAVES: [&str; 13] = [
     "outcome",
     "inspection",
     "validity",
-    "error",
+    "lock_error",
     "keep_alive",
 ];
 
@@ -355,9 +355,9 @@ fn codec_knows_of_the_engine_only_what_is_sent_and_answered() {
 fn forbidden_imports_are_found() {
     const CLOCK: &str = "sys::clock::Clock";
     let found = |file: &str, text: &str| forbidden_imports(file, text).join(" ");
-    assert_eq!(found("error.rs", "use crate::quorum::{self, NODES_MAX};"), "");
-    assert_eq!(found("quorum.rs", "use crate::error::LockError;"), "error::LockError");
-    assert_eq!(found("quorum.rs", "use super::error::LockError;"), "error::LockError");
+    assert_eq!(found("lock_error.rs", "use crate::quorum::{self, NODES_MAX};"), "");
+    assert_eq!(found("quorum.rs", "use crate::lock_error::LockError;"), "lock_error::LockError");
+    assert_eq!(found("quorum.rs", "use super::lock_error::LockError;"), "lock_error::LockError");
     let group = "use crate::{\n    mux::{Driver as D, records::Records},\n    token::Entropy,\n};";
     assert_eq!(found("proto/queue.rs", group), "mux::Driver mux::records::Records");
     assert_eq!(found("proto/queue.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
@@ -378,7 +378,7 @@ fn forbidden_imports_are_found() {
 /// What of `testing` needs which part of the library: a fake master knows the scripts and their
 /// limits, and errors for tests are the library's own.
 const TESTING: [(&str, &[&str]); 4] = [
-    ("testing/errors.rs", &["error", "keep_alive", "outcome", "resource"]),
+    ("testing/errors.rs", &["lock_error", "keep_alive", "outcome", "resource"]),
     ("testing/fake/forms.rs", &["resource", "resp", "token"]),
     ("testing/fake/keys.rs", &["resp", "token"]),
     ("testing/fake/request.rs", &["resource"]),

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use muxlock::error::ConfigError;
 use muxlock::settings::Tls;
-use muxlock::{Builder, ConfigError, Redlock};
+use muxlock::{Builder, Redlock};
 use rcgen::KeyPair;
 use rustls::{ClientConfig, RootCertStore};
 

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::error::ProtocolError;
 use muxlock::testing::Master;
-use muxlock::{Multiplexer, NodeOutcome, NodeState, ProtocolError, Redlock};
+use muxlock::{Multiplexer, NodeOutcome, NodeState, Redlock};
 use testbed::{all_ready, patient, soon};
 
 use crate::authority::Authority;

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use muxlock::{ConfigError, Redlock};
+use muxlock::Redlock;
+use muxlock::error::ConfigError;
 use testbed::{all_ready, patient};
 
 use crate::authority::Authority;

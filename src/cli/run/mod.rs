@@ -23,8 +23,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::error::ConfigError;
 use muxlock::settings::Heal;
-use muxlock::{Config, ConfigError, LockError, Resource, SLOTS_MAX, explained};
+use muxlock::{Config, LockError, Resource, SLOTS_MAX, explained};
 
 use super::options::{Options, duration};
 use voice::say;

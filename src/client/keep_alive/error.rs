@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::client::LockGuard;
-use crate::error::{LockError, LockErrorKind};
+use crate::lock_error::{LockError, LockErrorKind};
 
 /// The error of [`LockGuard::keep_alive`]. It contains the unchanged guard: see
 /// [`into_guard`](KeepAliveError::into_guard).

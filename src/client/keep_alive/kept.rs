@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::LockError;
 use crate::keep_alive::{Loss, LossCause, OnLoss};
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::{Lease, OpId, Terms};
 use crate::sys::clock::Clock;

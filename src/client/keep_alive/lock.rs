@@ -10,9 +10,9 @@ use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
 use crate::client::{Error, LockGuard, Redlock};
-use crate::error::LockError;
 use crate::fencing::FencingToken;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
@@ -76,12 +76,13 @@ impl LockGuard {
     ///
     /// # Errors
     /// In every case the [`KeepAliveError`] contains the unchanged guard.
-    /// - [`Lock`](crate::KeepAliveErrorKind::Lock): the lock cannot be extended. It has expired,
-    ///   its TTL exceeds this client's `max_ttl`, or this process was forked. Stop the work.
-    /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the thread could not be started. Use
+    /// - [`Lock`](crate::error::KeepAliveErrorKind::Lock): the lock cannot be extended. It has
+    ///   expired, its TTL exceeds this client's `max_ttl`, or this process was forked. Stop the
+    ///   work.
+    /// - [`Thread`](crate::error::KeepAliveErrorKind::Thread): the thread could not be started. Use
     ///   [`ensure`](LockGuard::ensure) instead.
-    /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): this client already keeps 65,536 locks
-    ///   alive. Make another client.
+    /// - [`TooMany`](crate::error::KeepAliveErrorKind::TooMany): this client already keeps 65,536
+    ///   locks alive. Make another client.
     pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
         KeptLock::start(self, how)
     }
@@ -401,8 +402,8 @@ impl fmt::Debug for KeptLock {
 mod tests {
     use super::*;
     use crate::config::RestartGuard;
-    use crate::error::LockErrorKind;
     use crate::keep_alive::LossCause;
+    use crate::lock_error::LockErrorKind;
     use crate::proto::OpId;
 
     const SECOND: Duration = Duration::from_secs(1);

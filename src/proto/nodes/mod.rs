@@ -21,7 +21,7 @@ use super::request::{InFlight, Question, Request};
 use super::status::NodeStatus;
 use super::trial::Trials;
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind};
+use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::{NODES_MAX, NodeSet};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Voting;
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::index::{OpIndex, RoundId};
 use crate::proto::kind::{Claim, Kind};

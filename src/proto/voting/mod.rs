@@ -23,7 +23,7 @@ use super::lease::Released;
 use super::limits::ROUNDS_USUAL;
 use super::nodes::Nodes;
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind};
+use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::Verdict;

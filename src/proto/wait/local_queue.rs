@@ -14,7 +14,7 @@ use std::{iter, mem};
 use super::entry::TURN_MAX;
 use super::row::Row;
 use super::{Cx, LocalQueues, WaitOrder};
-use crate::error::LockError;
+use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::failure::Failure;
 use crate::proto::op_id::OpId;

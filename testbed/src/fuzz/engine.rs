@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{
     Action, Command, Engine, Fencing, FormStep, NodeEvent, Patience, ReleaseHow, Replication,
     Reply, Section, ServerError, ServerInfo,
@@ -13,7 +14,7 @@ use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
     Cancelled, Done, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock,
-    ReleaseWith, Resource, ServerCommand, ServerErrorKind,
+    ReleaseWith, Resource, ServerCommand,
 };
 
 use crate::memory::{About, Asked, Counted};

@@ -1,6 +1,6 @@
 //! The reader of replies and pushes, and arbitrary bytes.
 
-use muxlock::ProtocolError;
+use muxlock::error::ProtocolError;
 use muxlock::proto::Reply;
 use muxlock::resp::{Protocol, REPLY_BYTES_MAX, ReplyReader};
 

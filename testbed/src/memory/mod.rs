@@ -10,7 +10,7 @@ mod scenario;
 
 use std::time::Duration;
 
-use muxlock::ServerErrorKind;
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{
     Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Trial, Wait,
 };

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::error::ServerErrorKind;
 use muxlock::proto::{
     Action, Command, Engine, Fencing, FormCommand, FormStep, Grant, NodeEvent, Patience, Push,
     Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
@@ -12,7 +13,7 @@ use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
-    Released, Resource, ServerErrorKind,
+    Released, Resource,
 };
 
 use super::{About, Asked, Counted, Waits, aged_master};

@@ -7,9 +7,10 @@ use std::io::ErrorKind;
 use std::iter;
 use std::ops::Range;
 
+use muxlock::error::ProtocolError;
 use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Wait};
 use muxlock::resp::{self, Protocol, meaning};
-use muxlock::{LockToken, Moment, NodeOutcome, ProtocolError};
+use muxlock::{LockToken, Moment, NodeOutcome};
 
 use super::World;
 use super::client::{Stage, Step, What};
