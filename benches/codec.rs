@@ -5,7 +5,7 @@ use std::hint::black_box;
 use bytes::BytesMut;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use muxlock::ReleaseWith;
+use muxlock::node::ReleaseWith;
 use muxlock::proto::Command;
 use muxlock::resp::{ReplyReader, encode};
 use testbed::memory::Group;

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
-use muxlock::{Builder, LockGuard, NodeState, Redlock};
+use muxlock::node::NodeState;
+use muxlock::{Builder, LockGuard, Redlock};
 
 use muxlock::testing::{Master, Masters};
 use testbed::proxy::DelayProxy;

@@ -48,7 +48,8 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit, counter, gauge, histogram,
 };
-use muxlock::{NodeState, Redlock};
+use muxlock::Redlock;
+use muxlock::node::NodeState;
 
 const PERIOD: Duration = Duration::from_secs(10);
 const TTL: Duration = Duration::from_secs(10);

@@ -102,7 +102,7 @@ pub struct NodeInspection {
     /// [`Held`](NodeOutcome::Held) if the key exists, [`Absent`](NodeOutcome::Absent) if not, and
     /// otherwise why the node did not say. A node in quarantine answers, although it has no vote.
     pub outcome: NodeOutcome,
-    /// The cause in words, as in [`NodeReport::message`](crate::NodeReport::message).
+    /// The cause in words, as in [`NodeReport::message`](crate::node::NodeReport::message).
     pub message: Option<Arc<str>>,
     /// What the node has, if it said that the key exists. `None` if its value has another type.
     pub holding: Option<Holding>,

@@ -47,7 +47,7 @@
 //! `redis://127.0.0.1?restart_guard=off`, or [`Builder::restart_guard`].
 //!
 //! The client refuses replicas, cluster nodes, masters that are loading their data or may evict
-//! locks, and a server that is listed twice. [`Unfit`] gives the reason.
+//! locks, and a server that is listed twice. [`Unfit`](node::Unfit) gives the reason.
 //!
 //! # Observability
 //! [`Redlock::stats`] returns counters since the client was created. [`Redlock::nodes`] returns the
@@ -207,16 +207,10 @@ pub use moment::Moment;
 #[doc(hidden)]
 pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
-pub use outcome::{
-    CountedFrom, NodeOutcome, NodeReport, Phase, Quarantine, QuarantineCause, ServerCommand, Unfit,
-};
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use outcome::{explained, explained_connection, explained_start, printable};
-pub use proto::{
-    Cancelled, Done, Lease, NodeState, NodeStatus, OpId, QueueObstacle, QueueSupport, ReleaseWith,
-    Released, Stats,
-};
+pub use proto::{Cancelled, Done, Lease, OpId, Released, Stats};
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};
 pub use times::{Histogram, Times};
@@ -231,6 +225,18 @@ pub mod error {
     pub use crate::config::ConfigError;
     pub use crate::fencing::InvalidFencingToken;
     pub use crate::outcome::{ProtocolError, ServerErrorKind, TlsErrorKind};
+}
+
+pub mod node {
+    //! What is known of a node: its answer in a round ([`NodeReport`]), its state for monitoring
+    //! ([`NodeStatus`]), and why it gives no vote ([`Unfit`], [`Quarantine`]).
+
+    pub use crate::outcome::{
+        CountedFrom, NodeOutcome, NodeReport, Phase, Quarantine, QuarantineCause, ServerCommand,
+        Unfit,
+    };
+    pub use crate::proto::command::ReleaseWith;
+    pub use crate::proto::status::{NodeState, NodeStatus, QueueObstacle, QueueSupport};
 }
 
 pub mod settings {

@@ -4,9 +4,10 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
-use muxlock::{LockGuard, NodeOutcome, Redlock};
+use muxlock::{LockGuard, Redlock};
 
 use super::authority::Authority;
 use super::histogram::Latencies;

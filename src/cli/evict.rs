@@ -4,8 +4,9 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::node::NodeOutcome;
 use muxlock::testing::Value;
-use muxlock::{Config, Holding, Inspection, NodeOutcome, printable, quorum};
+use muxlock::{Config, Holding, Inspection, printable, quorum};
 
 use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock, printable, quorum};
+use muxlock::node::NodeOutcome;
+use muxlock::{Config, Inspection, NodeInspection, Redlock, printable, quorum};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};

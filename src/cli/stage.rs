@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState, NodeStatus};
 use muxlock::testing::{Master, Masters};
-use muxlock::{
-    LockError, LockGuard, NodeOutcome, NodeState, NodeStatus, Redlock, Released, quorum,
-};
+use muxlock::{LockError, LockGuard, Redlock, Released, quorum};
 
 use super::authority::Authority;
 use super::histogram::{Bucket, Latencies, bar};

@@ -32,8 +32,8 @@ impl Builder {
     /// # Errors
     /// - [`ConnectError::Config`] for the same reasons as [`build`](Builder::build), or if two
     ///   connected masters turn out to be the same server ([`ConfigError::Duplicate`]). If the
-    ///   client finds a duplicate later, it reports [`Unfit::Duplicate`](crate::Unfit::Duplicate)
-    ///   and ignores its vote.
+    ///   client finds a duplicate later, it reports
+    ///   [`Unfit::Duplicate`](crate::node::Unfit::Duplicate) and ignores its vote.
     /// - [`ConnectError::Unavailable`] if no quorum could be reached, with the reason for each
     ///   node. Check the masters, or try again later.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {

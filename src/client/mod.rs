@@ -44,9 +44,8 @@ use crate::inspection::Inspection;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::mux::Driver;
-use crate::proto::{
-    Done, Lease, NodeStatus, Patience, ReleaseHow, Released, Stats, rounds_at_once,
-};
+use crate::proto::status::NodeStatus;
+use crate::proto::{Done, Lease, Patience, ReleaseHow, Released, Stats, rounds_at_once};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
@@ -465,7 +464,8 @@ impl Redlock {
     /// a thread that runs the event loop.
     ///
     /// It connects to no master: before the first lock each one is
-    /// [`Idle`](crate::NodeState::Idle). For a readiness probe, use [`ready`](Redlock::ready).
+    /// [`Idle`](crate::node::NodeState::Idle). For a readiness probe, use
+    /// [`ready`](Redlock::ready).
     ///
     /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {

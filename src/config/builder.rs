@@ -276,15 +276,15 @@ impl Builder {
     /// numeric address or a Unix socket. The function may block: each lookup runs on its own
     /// thread, which ends with it. A node has at most one lookup at a time. If a lookup takes
     /// longer than the [`connect_timeout`](Builder::connect_timeout), the node gives no vote
-    /// ([`Phase::Lookup`](crate::Phase::Lookup)). The lookup continues, and the next connection
-    /// attempt uses its result. If a lookup fails, panics or finds no address, the node gives no
-    /// vote either ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The client tries
-    /// the node again with growing delays. If a lookup never returns, its thread stays, even after
-    /// the client is dropped.
+    /// ([`Phase::Lookup`](crate::node::Phase::Lookup)). The lookup continues, and the next
+    /// connection attempt uses its result. If a lookup fails, panics or finds no address, the node
+    /// gives no vote either ([`NodeOutcome::Unresolved`](crate::node::NodeOutcome::Unresolved)).
+    /// The client tries the node again with growing delays. If a lookup never returns, its thread
+    /// stays, even after the client is dropped.
     ///
     /// The client uses the first 16 addresses. The [`RestartGuard`] treats a server at a new
     /// address as new, unless its `run_id` is unchanged. If a name resolves to another node's
-    /// address, it gives no vote ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
+    /// address, it gives no vote ([`Unfit::Duplicate`](crate::node::Unfit::Duplicate)).
     ///
     /// ```
     /// use muxlock::Redlock;

@@ -65,7 +65,7 @@ pub enum Waiting {
     /// In a queue on one of the masters. A client that releases the lock tells the next one, so
     /// nobody has to ask again and again. Where no master allows it, or if this client's user may
     /// not, it falls back to [`Retry`](Waiting::Retry), and the client says so once in the log and
-    /// in [`NodeStatus::waits`](crate::NodeStatus::waits). The default.
+    /// in [`NodeStatus::queue`](crate::node::NodeStatus::queue). The default.
     #[default]
     Queue,
     /// Rounds with random delays between them; see [`Retry`](crate::settings::Retry).

@@ -29,7 +29,8 @@ use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
-use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
+use crate::proto::status::NodeStatus;
+use crate::proto::{Cancelled, Done, Lease, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
@@ -418,7 +419,7 @@ impl Multiplexer {
 
     /// Starts to connect to every node that is not connected and not backing off. A readiness probe
     /// calls it once, and then looks at [`nodes`](Multiplexer::nodes): a quorum must be
-    /// [`Ready`](crate::NodeState::Ready).
+    /// [`Ready`](crate::node::NodeState::Ready).
     pub fn connect(&mut self) {
         if self.home.is_here() {
             self.driver.engine_mut().connect(Clock.now());

@@ -24,7 +24,7 @@
 
 mod acquire;
 mod cleanup;
-mod command;
+pub(crate) mod command;
 mod connection;
 mod doubt;
 mod event;
@@ -48,7 +48,7 @@ mod patience;
 mod release;
 mod request;
 mod smooth;
-mod status;
+pub(crate) mod status;
 mod terms;
 mod timer;
 mod trial;
@@ -68,8 +68,8 @@ pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
     Command, Counter, Credentials, Expiry, FlushMarker, Foreign, FormCommand, FormStep, Grant,
-    History, Push, Reason, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
-    Shape, Sighting, Step, Tell, Trial, TrialFirst, Wait, Wakeup,
+    History, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape, Sighting,
+    Step, Tell, Trial, TrialFirst, Wait, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
@@ -82,7 +82,6 @@ pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
 pub use release::ReleaseHow;
-pub use status::{NodeState, NodeStatus, QueueObstacle, QueueSupport};
 pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 
@@ -95,12 +94,14 @@ use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
 use cleanup::Cleanup;
+use command::ReleaseWith;
 use failure::Failure;
 use kind::Kind;
 use nodes::Route;
 use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
+use status::NodeStatus;
 use voting::{Decision, Voting};
 use wait::{Cx, WaitOrder, WaitQueues};
 

@@ -7,9 +7,10 @@ use std::io::{self, Write};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock};
+use muxlock::{Builder, LockError, Redlock};
 
 use crate::{PATIENT, soon};
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use bytes::BytesMut;
-use muxlock::ReleaseWith;
+use muxlock::node::ReleaseWith;
 use muxlock::proto::Command;
 use muxlock::resp::{ReplyReader, encode};
 use testbed::memory::Group;

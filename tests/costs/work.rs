@@ -9,10 +9,9 @@ use std::time::Duration;
 use std::{env, fs};
 
 use mio::{Events, Poll, Token};
+use muxlock::node::NodeState;
 use muxlock::settings::RestartGuard;
-use muxlock::{
-    Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, OpId, Redlock, Resource,
-};
+use muxlock::{Done, FencedRedlock, Lease, LockGuard, Multiplexer, OpId, Redlock, Resource};
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
 

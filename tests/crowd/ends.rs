@@ -305,7 +305,7 @@ impl Many {
         let mut many = Many { locks, granted: Vec::new() };
         within(PATIENT, "every node is ready", || {
             many.turn();
-            many.locks.mux().nodes().all(|node| node.state == muxlock::NodeState::Ready)
+            many.locks.mux().nodes().all(|node| node.state == muxlock::node::NodeState::Ready)
         });
         many
     }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, Phase, ReleaseWith};
 use muxlock::proto::{
     Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
 };
 use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Cancelled, Done, Fingerprint, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome, OpId,
-    Phase, Redlock, ReleaseWith, Resource,
+    Cancelled, Done, Fingerprint, Holding, KeepAlive, Lease, LockToken, Moment, OpId, Redlock,
+    Resource,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 

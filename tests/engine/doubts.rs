@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Builder, Cancelled, Lease, NodeOutcome, NodeState};
+use muxlock::{Builder, Cancelled, Lease};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -647,7 +648,9 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
         (lease, end) = renewed(&mut holder, lease);
     }
     // The next try to connect is under way shortly before the end.
-    while holder.state(2) != muxlock::NodeState::Connecting || end.since(holder.now) > SECOND / 2 {
+    while holder.state(2) != muxlock::node::NodeState::Connecting
+        || end.since(holder.now) > SECOND / 2
+    {
         pass([&mut holder, &mut other], MS);
         holder.drain();
         if end.since(holder.now) < SECOND / 10 {

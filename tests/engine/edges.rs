@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Cancelled, LockErrorKind, NodeOutcome, OpId};
+use muxlock::{Cancelled, LockErrorKind, OpId};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

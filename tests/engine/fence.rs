@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{Fencing, Lease, NodeEvent, Notice, Patience, Reply};
-use muxlock::{LockErrorKind, NodeOutcome, Resource};
+use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 /// The masters' time when a scenario begins, in microseconds.

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
+use muxlock::node::{NodeOutcome, ReleaseWith};
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, KeepAlive, Lease, LockError, LockErrorKind, LockToken,
-    LossCause, Moment, NodeOutcome, OpId, ReleaseWith, Resource, SLOTS_MAX,
+    LossCause, Moment, OpId, Resource, SLOTS_MAX,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, Waits, server_error};
 

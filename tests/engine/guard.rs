@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
+use muxlock::node::{CountedFrom, NodeOutcome, NodeState, QuarantineCause, Unfit};
 use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
 use muxlock::settings::RestartGuard;
-use muxlock::{CountedFrom, NodeOutcome, NodeState, QuarantineCause, Resource, Unfit, quorum};
+use muxlock::{Resource, quorum};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

@@ -289,7 +289,7 @@ fn master_that_was_away_gets_the_next_renewals() {
     let scenario =
         Scenario::with(3, |builder| builder.restart_guard(RestartGuard::Uptime).heal(Heal::On));
     let mut kept = kept_on(scenario.all_ready(), &how());
-    let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     kept.scenario.engine.handle_node(kept.scenario.now, 2, NodeEvent::Disconnected(reset));
     let mut is_back = false;
     for _ in 0..20 {

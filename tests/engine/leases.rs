@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use muxlock::Lease;
 use muxlock::error::ServerErrorKind;
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Lease, NodeOutcome};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::LockErrorKind::{Contended, TimedOut};
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{Engine, Fencing, Patience, ReleaseHow, Reply};
 use muxlock::{
-    Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
+    Cancelled, Done, Lease, LockErrorKind,
+    LockErrorKind::{Contended, TimedOut},
+    Moment, OpId, Redlock, Resource,
 };
 use testbed::memory::{Acted, Counted, NODE_TIMEOUT, Scenario, TTL};
 

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, NodeState, Phase, Unfit};
 use muxlock::proto::{Fencing, Grant, Node, NodeEvent, Notice, Patience, ReleaseHow, Reply};
-use muxlock::{Done, Moment, NodeOutcome, NodeState, OpId, Phase, Resource, Unfit};
+use muxlock::{Done, Moment, OpId, Resource};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

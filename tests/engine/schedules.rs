@@ -148,7 +148,7 @@ fn vote_of_an_earlier_round_is_not_reported_for_a_node_that_has_not_voted() {
     scenario.drain();
     scenario.replies([0, 1], Reply::Nil); // decided: node 2 has not answered
     let error = scenario.acquired().unwrap_err();
-    assert_eq!(error.nodes()[2].outcome, muxlock::NodeOutcome::Pending);
+    assert_eq!(error.nodes()[2].outcome, muxlock::node::NodeOutcome::Pending);
 }
 
 /// R12: "If the old connection might still exist, the client repeats the release." The server did
@@ -161,7 +161,7 @@ fn connection_to_a_process_that_was_not_named_may_still_exist_when_a_process_is_
         let mut scenario = scenario.all_ready();
         scenario.try_lock();
         assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
-        let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
         assert!(scenario.acquired().is_err());
         if says_who_on_the_second {
@@ -193,7 +193,7 @@ fn process_whose_departure_was_forgotten_does_not_vote_at_another_address() {
         builder.connect_timeout(60 * SECOND)
     };
     let mut scenario = Scenario::with(3, slow);
-    let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(0);
@@ -209,7 +209,7 @@ fn process_whose_departure_was_forgotten_does_not_vote_at_another_address() {
     }
     scenario.servers[1].run_id = first;
     scenario.connect(1);
-    assert_eq!(scenario.state(1), muxlock::NodeState::Quarantined);
+    assert_eq!(scenario.state(1), muxlock::node::NodeState::Quarantined);
 }
 
 /// What one connection hides is looked at again on the next.
@@ -232,7 +232,7 @@ fn clock_and_role_that_were_hidden_are_looked_at_when_another_connection_shows_t
     assert!(scenario.acquired().is_err(), "it is in quarantine");
     scenario.drain();
     scenario.reply(0, Reply::Integer(1));
-    let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
     scenario.pass(MS);
     assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
@@ -254,7 +254,7 @@ fn old_connection_is_killed_although_the_process_was_not_named_in_between() {
         scenario.drain();
         scenario.replies([0, 1], Reply::Ok); // node 2 has not answered
         let lease = scenario.acquired().unwrap();
-        let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         let mut killed = false;
         for is_named in [is_named_in_between, true] {
             scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(reset));
@@ -325,8 +325,8 @@ fn process_that_moves_waits_in_full_though_it_waited_at_its_old_address() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(0);
-    assert_eq!(scenario.state(0), muxlock::NodeState::Quarantined);
-    let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    assert_eq!(scenario.state(0), muxlock::node::NodeState::Quarantined);
+    let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
     scenario.drain();
     scenario.servers[1].run_id = scenario.servers[0].run_id.clone();
@@ -348,7 +348,7 @@ fn process_that_moves_takes_a_longer_quarantine_along() {
     scenario.replies([1, 2], Reply::Integer(1));
     let lease = scenario.acquired().unwrap();
     scenario.engine.abandon(scenario.now, lease);
-    let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    let reset = muxlock::node::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     for node in [0, 1] {
         scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(reset));
     }

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{CountedFrom, NodeOutcome, Quarantine, QuarantineCause};
 use muxlock::proto::{Fencing, NodeEvent, Patience, Replication, Reply, ServerError, Sighting};
 use muxlock::settings::RestartGuard;
-use muxlock::{CountedFrom, NodeOutcome, Quarantine, QuarantineCause};
 use testbed::memory::{CONNECT_TIMEOUT, Scenario, server_error};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind, TlsErrorKind};
+use muxlock::node::{NodeOutcome, NodeState, Phase, ReleaseWith};
 use muxlock::proto::{Foreign, NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ReleaseWith};
+use muxlock::{Cancelled, LockErrorKind, OpId};
 use testbed::memory::{
     Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error,
 };

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
+use muxlock::node::{NodeOutcome, Phase, ServerCommand, Unfit};
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
-use muxlock::{Done, LockErrorKind, NodeOutcome, Phase, Resource, ServerCommand, Unfit};
+use muxlock::{Done, LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];

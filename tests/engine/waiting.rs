@@ -5,13 +5,11 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, QueueObstacle, QueueSupport as Ability};
 use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::resp;
 use muxlock::settings::Waiting;
-use muxlock::{
-    Cancelled, Lease, LockErrorKind, NodeOutcome, OpId, QueueObstacle, QueueSupport as Ability,
-    Resource,
-};
+use muxlock::{Cancelled, Lease, LockErrorKind, OpId, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
 const NODES: usize = 3;

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState, QuarantineCause};
 use muxlock::settings::{RestartGuard, Retry, Waiting};
-use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock};
+use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
     First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::{NodeOutcome, NodeState, Phase};
+use muxlock::node::{NodeOutcome, NodeState, Phase};
 
 use crate::scene::{
     KEY, LONG, all_vote, ask, calls, clean_again, hasty, node_soon, pttl, refused, start,

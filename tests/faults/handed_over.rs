@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::settings::RestartGuard;
-use muxlock::{LockGuard, LockParts, NodeOutcome, NodeState, Redlock};
+use muxlock::{LockGuard, LockParts, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{

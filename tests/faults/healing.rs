@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use muxlock::node::NodeState;
 use muxlock::settings::Heal;
-use muxlock::{LockError, LockErrorKind, LockGuard, NodeState, Redlock};
+use muxlock::{LockError, LockErrorKind, LockGuard, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{

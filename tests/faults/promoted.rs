@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::LockError;
+use muxlock::node::{CountedFrom, NodeOutcome, QuarantineCause};
 use muxlock::testing::{Master, Value};
-use muxlock::{CountedFrom, LockError, NodeOutcome, QuarantineCause};
 
 use crate::roles::{PROMPT, demote, promote};
 use crate::scene::{

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use muxlock::error::{ConnectError, ServerErrorKind};
-use muxlock::{LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
+use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
+use muxlock::{LockErrorKind, Redlock};
 
 use crate::scene::{
     First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, ask, calls, clean_again,

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
 use muxlock::settings::RestartGuard;
-use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
+use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, ask, calls, clean_again, durable, guarded,

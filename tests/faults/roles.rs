@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use muxlock::error::{ConfigError, ConnectError};
-use muxlock::{Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, Unfit};
+use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
+use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,

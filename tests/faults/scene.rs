@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeStatus, Quarantine};
 use muxlock::settings::RestartGuard;
-use muxlock::{Builder, LockError, LockGuard, NodeOutcome, NodeStatus, Quarantine, Redlock};
+use muxlock::{Builder, LockError, LockGuard, Redlock};
 
 use muxlock::testing::{Master, Masters, Value};
 use testbed::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};

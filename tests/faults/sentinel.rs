@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use crate::scene::{KEY, LONG, all_vote, ask, info, owner};
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, QuarantineCause};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::Master;
-use muxlock::{Builder, NodeOutcome, QuarantineCause, Redlock};
+use muxlock::{Builder, Redlock};
 use testbed::{
     SOON, Sentinel, Stopwatch, outcomes, patient, ready, scripts_write_anyway, soon, within,
 };

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use muxlock::Redlock;
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, ReleaseWith};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
-use muxlock::{NodeOutcome, Redlock, ReleaseWith};
 use testbed::{SOON, TTL, all_ready, deleting_server, outcomes, patient, soon};
 
 const KEY: &str = "invoice:42";

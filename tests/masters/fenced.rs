@@ -3,11 +3,12 @@
 
 use std::env;
 
+use muxlock::node::NodeOutcome;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
-    Cancelled, Done, Error, FencingToken, KeepAlive, LockErrorKind, LossCause, NodeOutcome, OpId,
-    Redlock, Standalone,
+    Cancelled, Done, Error, FencingToken, KeepAlive, LockErrorKind, LossCause, OpId, Redlock,
+    Standalone,
 };
 use testbed::{
     PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,

@@ -9,10 +9,9 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use muxlock::node::NodeState;
 use muxlock::testing::Masters;
-use muxlock::{
-    Cancelled, Done, LockErrorKind, LockParts, NodeState, OpId, Redlock, Standalone, Stats,
-};
+use muxlock::{Cancelled, Done, LockErrorKind, LockParts, OpId, Redlock, Standalone, Stats};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
 };

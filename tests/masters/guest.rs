@@ -14,11 +14,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::node::{NodeState, NodeStatus};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters};
 use muxlock::{
-    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, NodeState, NodeStatus,
-    OpId, Redlock, Standalone,
+    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, OpId, Redlock, Standalone,
 };
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters, Value};
-use muxlock::{LockErrorKind, NodeOutcome, Redlock};
+use muxlock::{LockErrorKind, Redlock};
 use testbed::{TTL, all_ready, patient, soon, timed};
 
 use crate::cli::{muxlock, run};

@@ -12,9 +12,10 @@ use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use muxlock::error::{ConnectError, ServerErrorKind};
+use muxlock::node::{NodeOutcome, Phase, Unfit};
 use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, Unfit, quorum};
+use muxlock::{LockError, LockErrorKind, LockGuard, Redlock, quorum};
 use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{
@@ -1101,7 +1102,7 @@ fn paused_master_kills_the_connection_and_no_key_is_left() {
     tell(&masters[0], &["CLIENT", "UNPAUSE"]);
     soon("nothing is owed any more", || {
         let nodes = redlock.nodes();
-        nodes[0].pending_releases == 0 && nodes[0].state == muxlock::NodeState::Ready
+        nodes[0].pending_releases == 0 && nodes[0].state == muxlock::node::NodeState::Ready
     });
     assert_eq!(redlock.stats().disconnected, 1);
     gone_soon(&masters, KEY);

@@ -4,9 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use muxlock::node::NodeState;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
-use muxlock::{Builder, LockErrorKind, NodeState, Redlock};
+use muxlock::{Builder, LockErrorKind, Redlock};
 use testbed::scripted::refused_addr;
 use testbed::{PATIENT, Sentinel, TTL, all_ready, patient, soon};
 

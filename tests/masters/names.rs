@@ -12,12 +12,10 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::error::{ConfigError, ConnectError};
+use muxlock::node::{NodeOutcome, NodeState, NodeStatus, Phase, QuarantineCause, Unfit};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{
-    Builder, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase, QuarantineCause, Redlock,
-    Standalone, Unfit,
-};
+use muxlock::{Builder, Multiplexer, Redlock, Standalone};
 use testbed::scripted::{never_accepting, refused_addr, refused_addr_at};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, count, descriptors, is_child, outcomes, pause, re_execute,

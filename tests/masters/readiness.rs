@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState, Phase};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{LockErrorKind, NodeOutcome, NodeState, Phase, Redlock};
+use muxlock::{LockErrorKind, Redlock};
 use testbed::{PATIENT, SOON, TTL, count, outcomes, patient, pause, timed};
 
 const SHORT: Duration = Duration::from_millis(50);

@@ -7,8 +7,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use muxlock::node::NodeOutcome;
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{LockError, LockErrorKind, LockGuard, NodeOutcome, Redlock};
+use muxlock::{LockError, LockErrorKind, LockGuard, Redlock};
 use testbed::{TTL, all_ready, patient, soon};
 
 use crate::cli::{muxlock, run};

@@ -265,7 +265,7 @@ fn operator_is_told_when_a_master_stops_and_when_it_votes_again() {
         let redlock = patient(&urls).build().unwrap();
         soon("all vote", || {
             drop(redlock.try_lock("resource", TTL));
-            redlock.nodes().iter().all(|node| node.state == muxlock::NodeState::Ready)
+            redlock.nodes().iter().all(|node| node.state == muxlock::node::NodeState::Ready)
         });
         let address = urls[0].strip_prefix("redis://").unwrap();
         let told = TOLD.lock().unwrap().clone();

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use muxlock::Redlock;
 use muxlock::error::TlsErrorKind;
+use muxlock::node::{NodeOutcome, Phase};
 use muxlock::settings::Tls;
 use muxlock::testing::Master;
-use muxlock::{NodeOutcome, Phase, Redlock};
 use rcgen::date_time_ymd;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;

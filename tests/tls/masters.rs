@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::node::{NodeOutcome, NodeState, Phase};
 use muxlock::settings::Tls;
 use muxlock::testing::{Master, TlsFiles};
-use muxlock::{Done, KeepAlive, Multiplexer, NodeOutcome, NodeState, Phase, Redlock};
+use muxlock::{Done, KeepAlive, Multiplexer, Redlock};
 use testbed::{PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon, timed};
 
 use crate::authority::Authority;

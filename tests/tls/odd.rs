@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::error::ProtocolError;
+use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::testing::Master;
-use muxlock::{Multiplexer, NodeOutcome, NodeState, Redlock};
+use muxlock::{Multiplexer, Redlock};
 use testbed::{all_ready, patient, soon};
 
 use crate::authority::Authority;

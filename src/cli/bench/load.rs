@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use muxlock::mio::{Events, Poll, Token};
+use muxlock::node::{NodeOutcome, NodeState, NodeStatus};
 use muxlock::{
-    Config, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome, NodeState, NodeStatus,
-    OpId, Redlock, Released, explained_start,
+    Config, Done, Lease, LockError, LockErrorKind, Multiplexer, OpId, Redlock, Released,
+    explained_start,
 };
 
 use super::spread::Spread;

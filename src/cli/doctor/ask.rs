@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeReport};
 use muxlock::testing::Value;
-use muxlock::{Config, Failover, NodeOutcome, NodeReport};
+use muxlock::{Config, Failover};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
 use crate::cli::queue;

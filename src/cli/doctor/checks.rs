@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
-use muxlock::{CommonSettings, MasterSettings, NodeOutcome, Place};
+use muxlock::{CommonSettings, MasterSettings, Place};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeOutcome, NodeState, ReleaseWith, ServerCommand};
 use muxlock::proto::{
     Action, Command, Engine, Fencing, FormStep, NodeEvent, Patience, ReleaseHow, Replication,
     Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{
-    Cancelled, Done, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock,
-    ReleaseWith, Resource, ServerCommand,
-};
+use muxlock::{Cancelled, Done, KeepAlive, Lease, LockToken, Moment, OpId, Redlock, Resource};
 
 use crate::memory::{About, Asked, Counted};
 

@@ -8,11 +8,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::node::ReleaseWith;
 use muxlock::proto::{
     Action, Command, Engine, Fencing, NodeEvent, NodeSet, Patience, ReleaseHow, Reply, ServerInfo,
     Ttl,
 };
-use muxlock::{Done, Lease, LockToken, Moment, Redlock, ReleaseWith, Resource};
+use muxlock::{Done, Lease, LockToken, Moment, Redlock, Resource};
 
 use super::{About, Asked, Counted, aged_master};
 

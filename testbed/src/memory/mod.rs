@@ -11,10 +11,11 @@ mod scenario;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::ReleaseWith;
 use muxlock::proto::{
     Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Trial, Wait,
 };
-use muxlock::{LockToken, Moment, ReleaseWith};
+use muxlock::{LockToken, Moment};
 
 pub use group::{Group, Key};
 pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};

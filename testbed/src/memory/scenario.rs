@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
     Action, Command, Engine, Fencing, FormCommand, FormStep, Grant, NodeEvent, Patience, Push,
     Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
@@ -12,8 +13,7 @@ use muxlock::proto::{
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
-    Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
-    Released, Resource,
+    Builder, Done, Lease, LockError, LockToken, Moment, OpId, Redlock, Released, Resource,
 };
 
 use super::{About, Asked, Counted, Waits, aged_master};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
-use muxlock::{LockGuard, NodeOutcome, NodeState, Redlock};
+use muxlock::{LockGuard, Redlock};
 
 use crate::clock::becomes_true;
 use crate::{Failure, ensure};

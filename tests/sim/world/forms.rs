@@ -1,7 +1,8 @@
 //! Locks that are not one plain key: what their commands are about, and what must be true of them.
 
+use muxlock::node::ReleaseWith;
 use muxlock::proto::{Command, Fencing, FormCommand, FormStep, Patience};
-use muxlock::{Lease, ReleaseWith, Resource};
+use muxlock::{Lease, Resource};
 
 use super::World;
 use super::check::LastSet;

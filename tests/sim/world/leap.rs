@@ -3,7 +3,7 @@
 //!
 //! GUARD: no node votes before the longer one is over.
 
-use muxlock::proto::NodeState;
+use muxlock::node::NodeState;
 use muxlock::settings::RestartGuard;
 
 use super::World;
@@ -30,7 +30,7 @@ impl World {
         // Those that do not guard are the first ones.
         let client = self.clients.len() - 1;
         let whole = self.plan.quarantine();
-        let votes = |it: muxlock::NodeStatus| it.state == NodeState::Ready;
+        let votes = |it: muxlock::node::NodeStatus| it.state == NodeState::Ready;
         if !self.clients[client].engine.statuses().all(votes) {
             return;
         }

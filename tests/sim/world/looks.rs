@@ -6,7 +6,8 @@
 //! see.
 
 use muxlock::LockToken;
-use muxlock::proto::{NodeSet, NodeState};
+use muxlock::node::NodeState;
+use muxlock::proto::NodeSet;
 
 use super::World;
 use super::check::Failure;

@@ -8,7 +8,8 @@
 //! - WAKE: no client waits in vain;
 //! - TIDY: no queue is left, even if the last ones run out of patience.
 
-use muxlock::{Lease, NodeState, NodeStatus, QueueSupport, Resource};
+use muxlock::node::{NodeState, NodeStatus, QueueSupport};
+use muxlock::{Lease, Resource};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

@@ -3,7 +3,7 @@
 //!
 //! NO-FALSE-VOTE: it counts once, also if a quarantine that it had before is over (R34).
 
-use muxlock::proto::NodeState;
+use muxlock::node::NodeState;
 use muxlock::settings::RestartGuard;
 use muxlock::{Lease, Resource};
 

@@ -1,8 +1,7 @@
 //! Processes that come later: a promoted server makes the first of them wait, and no other (R33).
 
-use muxlock::proto::NodeState;
+use muxlock::node::{NodeState, Quarantine, QuarantineCause};
 use muxlock::settings::RestartGuard;
-use muxlock::{Quarantine, QuarantineCause};
 
 use super::World;
 use super::clock::{MILLI, SECOND};

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{Fencing, Patience, ReleaseHow};
-use muxlock::{Inspection, Lease, LockToken, NodeOutcome, Owner, Released, Resource};
+use muxlock::{Inspection, Lease, LockToken, Owner, Released, Resource};
 
 use super::World;
 use super::check::{Checker, Heard, quorum};

@@ -10,8 +10,7 @@ use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Value;
 use super::timeline::{Millis, Short};
-use muxlock::proto::NodeState;
-use muxlock::{NodeOutcome, QuarantineCause, Unfit};
+use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
 
 /// Longer than a node may owe an answer.
 const IDLE: u64 = 11 * SECOND;

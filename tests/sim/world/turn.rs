@@ -8,9 +8,10 @@ use std::iter;
 use std::ops::Range;
 
 use muxlock::error::ProtocolError;
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Wait};
 use muxlock::resp::{self, Protocol, meaning};
-use muxlock::{LockToken, Moment, NodeOutcome};
+use muxlock::{LockToken, Moment};
 
 use super::World;
 use super::client::{Stage, Step, What};

@@ -4,10 +4,11 @@ use std::io;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use muxlock::node::{NodeState, NodeStatus};
 use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
-    Builder, Done, Fenced, FencedRedlock, KeepAlive, KeptLock, Lease, LockGuard, Multiplexer,
-    NodeState, NodeStatus, OpId, Redlock,
+    Builder, Done, Fenced, FencedRedlock, KeepAlive, KeptLock, Lease, LockGuard, Multiplexer, OpId,
+    Redlock,
 };
 
 use super::{Failure, Locks, Waits};
