@@ -8,7 +8,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use muxlock::{LockError, Owner, Redlock};
+use muxlock::inspection::Owner;
+use muxlock::{LockError, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(5);

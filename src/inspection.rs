@@ -35,7 +35,8 @@ impl Holding {
     }
 }
 
-/// Which value a node has for a key, and the token beside it.
+/// Which value a node has for a key, and the token beside it: for a reply of the engine.
+#[doc(hidden)]
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owned {
     pub(crate) token: LockToken,

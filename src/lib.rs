@@ -169,7 +169,7 @@ mod channel;
 mod client;
 mod config;
 mod fencing;
-mod inspection;
+pub mod inspection;
 mod keep_alive;
 mod lock_error;
 mod moment;
@@ -197,7 +197,6 @@ pub use client::{
 };
 pub use config::{Builder, Config};
 pub use fencing::FencingToken;
-pub use inspection::{Holding, Inspection, NodeInspection, Owner};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
 pub use lock_error::{LockError, LockErrorKind};
 /// The version of mio whose types [`Multiplexer`] takes.

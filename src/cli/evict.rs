@@ -4,9 +4,10 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::inspection::{Holding, Inspection};
 use muxlock::node::NodeOutcome;
 use muxlock::testing::Value;
-use muxlock::{Config, Holding, Inspection, printable, quorum};
+use muxlock::{Config, printable, quorum};
 
 use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;

@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::inspection::{Inspection, NodeInspection};
 use muxlock::node::NodeOutcome;
-use muxlock::{Config, Inspection, NodeInspection, Redlock, printable, quorum};
+use muxlock::{Config, Redlock, printable, quorum};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};

@@ -202,7 +202,8 @@ impl Redlock {
     /// [`InvalidValue`](crate::LockErrorKind::InvalidValue) if the value is empty or too long.
     ///
     /// ```no_run
-    /// # use muxlock::{Owner, Redlock};
+    /// # use muxlock::Redlock;
+    /// # use muxlock::inspection::Owner;
     /// # use std::time::Duration;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::inspection::Holding;
 use muxlock::node::{NodeOutcome, Phase, ReleaseWith};
 use muxlock::proto::{
     Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
@@ -15,8 +16,7 @@ use muxlock::proto::{
 use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Cancelled, Done, Fingerprint, Holding, KeepAlive, Lease, LockToken, Moment, OpId, Redlock,
-    Resource,
+    Cancelled, Done, Fingerprint, KeepAlive, Lease, LockToken, Moment, OpId, Redlock, Resource,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
+use muxlock::inspection::{Holding, Inspection};
 use muxlock::node::{NodeOutcome, NodeState, Phase, ServerCommand, Unfit};
 use muxlock::proto::{NodeEvent, Reply};
-use muxlock::{Cancelled, Done, Fingerprint, Holding, Inspection, OpId, Resource};
+use muxlock::{Cancelled, Done, Fingerprint, OpId, Resource};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];

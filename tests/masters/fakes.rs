@@ -6,13 +6,14 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
+use muxlock::inspection::Owner;
 use muxlock::node::{NodeOutcome, QuarantineCause};
 use muxlock::proto::{Reply, ServerInfo};
 use muxlock::resp::ReplyReader;
 use muxlock::settings::Heal;
 use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
 use muxlock::{
-    Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, Owner, RESOURCES_MAX, Redlock,
+    Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, RESOURCES_MAX, Redlock,
 };
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
 

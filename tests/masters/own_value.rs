@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use muxlock::inspection::Owner;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{LockErrorKind, LockParts, Owner, Resource, VALUE_BYTES_MAX};
+use muxlock::{LockErrorKind, LockParts, Resource, VALUE_BYTES_MAX};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use muxlock::Owner;
+use muxlock::inspection::Owner;
 use muxlock::testing::{Master, Value as Answer};
 use testbed::scripted::refused_addr;
 use testbed::{Folder, TTL, pause, soon, timed};

@@ -4,11 +4,11 @@ use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use muxlock::mio::unix::SourceFd;
-use muxlock::mio::{Events, Interest, Poll, Token};
+use muxlock::inspection::Inspection;
+use muxlock::mio::{Events, Interest, Poll, Token, unix::SourceFd};
 use muxlock::{
-    Cancelled, Config, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer,
-    OpId, printable, quorum,
+    Cancelled, Config, Done, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId, printable,
+    quorum,
 };
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;

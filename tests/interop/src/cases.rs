@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use muxlock::{LockError, LockGuard, Owner, Redlock};
+use muxlock::inspection::Owner;
+use muxlock::{LockError, LockGuard, Redlock};
 
 use crate::clock::{becomes_true, now, pause, pause_until};
 use crate::scene::{LATE_MAX, NAME, Scene};

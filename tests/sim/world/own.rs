@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::inspection::{Inspection, Owner};
 use muxlock::node::NodeOutcome;
 use muxlock::proto::{Fencing, Patience, ReleaseHow};
-use muxlock::{Inspection, Lease, LockToken, Owner, Released, Resource};
+use muxlock::{Lease, LockToken, Released, Resource};
 
 use super::World;
 use super::check::{Checker, Heard, quorum};
