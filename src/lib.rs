@@ -210,8 +210,8 @@ pub use mux::{Multiplexer, Standalone};
 #[doc(hidden)]
 pub use outcome::{explained, explained_connection, explained_start, printable};
 pub use proto::{Cancelled, Done, Lease, OpId, Released, Stats};
-pub use quorum::{NODES_MAX, quorum};
-pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};
+pub use quorum::quorum;
+pub use resource::Resource;
 pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
 
@@ -224,6 +224,13 @@ pub mod error {
     pub use crate::config::ConfigError;
     pub use crate::fencing::InvalidFencingToken;
     pub use crate::outcome::{ProtocolError, ServerErrorKind, TlsErrorKind};
+}
+
+pub mod limits {
+    //! The sizes that the client refuses to exceed.
+
+    pub use crate::quorum::NODES_MAX;
+    pub use crate::resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, SLOTS_MAX, VALUE_BYTES_MAX};
 }
 
 pub mod node {

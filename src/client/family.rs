@@ -14,8 +14,8 @@ use crate::resource::Resource;
 /// [`LockGuard`]: it can be extended, kept alive, handed over and released like any other.
 impl Redlock {
     /// Tries once to take all of these resources, or none. There are at most
-    /// [`RESOURCES_MAX`](crate::RESOURCES_MAX), with names of at most 64 KiB together; one that is
-    /// named twice counts once, and the order does not matter. One alone is a plain lock.
+    /// [`RESOURCES_MAX`](crate::limits::RESOURCES_MAX), with names of at most 64 KiB together; one
+    /// that is named twice counts once, and the order does not matter. One alone is a plain lock.
     ///
     /// On success the lock excludes every lock of one of its resources, plain ones and those of
     /// other makes, too. Nothing is held while it waits for the rest, so two such locks cannot wait
@@ -162,7 +162,7 @@ impl Redlock {
     ///
     /// # Errors
     /// [`InvalidSlots`](crate::LockErrorKind::InvalidSlots) if there is no permit, or more than
-    /// [`SLOTS_MAX`](crate::SLOTS_MAX);
+    /// [`SLOTS_MAX`](crate::limits::SLOTS_MAX);
     /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is empty or longer
     /// than 1,016 bytes.
     ///
@@ -186,9 +186,9 @@ impl Redlock {
 
 /// # Locks with the caller's own value
 /// The key holds the value that the caller has chosen, 1 to
-/// [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes: other clients, also those of other makes, can
-/// recognise it, and whoever knows it can release or extend the lock. Everybody who can read the
-/// master's keys can read it, so it is no secret.
+/// [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX) bytes: other clients, also those of other
+/// makes, can recognise it, and whoever knows it can release or extend the lock. Everybody who can
+/// read the master's keys can read it, so it is no secret.
 ///
 /// Beside it, the key with `:as` after its name has the attempt's [token](crate::LockToken), by
 /// which a guard knows its own lock: two locks with the same value are two locks. So a command that

@@ -75,9 +75,9 @@ impl Default for Builder {
 
 impl Builder {
     /// Adds a master: `redis://[[user]:password@]host[:port][/db]` or
-    /// `unix://[[user]:password@]/path[?db=n]`. A client has 1 to [`NODES_MAX`](crate::NODES_MAX)
-    /// of them. `valkey://` is the same as `redis://`, and `redis+unix://`, `redis+socket://` and
-    /// `redis-socket://` are the same as `unix://`.
+    /// `unix://[[user]:password@]/path[?db=n]`. A client has 1 to
+    /// [`NODES_MAX`](crate::limits::NODES_MAX) of them. `valkey://` is the same as `redis://`, and
+    /// `redis+unix://`, `redis+socket://` and `redis-socket://` are the same as `unix://`.
     ///
     /// The port is 6379 if not given. `redis://:password@host` authenticates the default user.
     /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
+use muxlock::limits::SLOTS_MAX;
 use muxlock::node::{NodeOutcome, ReleaseWith};
 use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, KeepAlive, Lease, LockError, LockErrorKind, LockToken,
-    LossCause, Moment, OpId, Resource, SLOTS_MAX,
+    LossCause, Moment, OpId, Resource,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, Waits, server_error};
 

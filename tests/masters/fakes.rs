@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
 use muxlock::inspection::Owner;
+use muxlock::limits::RESOURCES_MAX;
 use muxlock::node::{NodeOutcome, QuarantineCause};
 use muxlock::proto::{Reply, ServerInfo};
 use muxlock::resp::ReplyReader;
 use muxlock::settings::Heal;
 use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
-use muxlock::{
-    Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, RESOURCES_MAX, Redlock,
-};
+use muxlock::{Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, Redlock};
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
 
 use crate::scripts::{

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource, SLOTS_MAX};
+use muxlock::{LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 const TTL: Duration = Duration::from_secs(10);

@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use muxlock::inspection::Owner;
+use muxlock::limits::VALUE_BYTES_MAX;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{LockErrorKind, LockParts, Resource, VALUE_BYTES_MAX};
+use muxlock::{LockErrorKind, LockParts, Resource};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};

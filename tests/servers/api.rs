@@ -10,13 +10,13 @@ use muxlock::error::{
     ConfigError, ConnectError, HandOverError, InvalidFencingToken, KeepAliveError,
     KeepAliveErrorKind, ProtocolError, ServerErrorKind,
 };
+use muxlock::limits::{NODES_MAX, RESOURCE_BYTES_MAX};
 use muxlock::node::{NodeOutcome, NodeReport, NodeState, NodeStatus, Phase};
 use muxlock::settings::Retry;
 use muxlock::{
     Builder, Cancelled, Config, Done, ErrorKind, Fenced, FencedRedlock, FencingToken, KeepAlive,
     KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken, Loss, LossCause,
-    Moment, Multiplexer, NODES_MAX, OpId, RESOURCE_BYTES_MAX, Redlock, Released, Resource,
-    Standalone, Stats, quorum,
+    Moment, Multiplexer, OpId, Redlock, Released, Resource, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};

@@ -24,8 +24,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muxlock::error::ConfigError;
+use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::Heal;
-use muxlock::{Config, LockError, Resource, SLOTS_MAX, explained};
+use muxlock::{Config, LockError, Resource, explained};
 
 use super::options::{Options, duration};
 use voice::say;
