@@ -223,12 +223,12 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossCause::Unavailable => "too few masters answered in time",
-            LossCause::Gone => "too few masters still hold our token",
+            LossCause::Gone => "too few masters still hold this lock's token",
             LossCause::Late => "this process was too late to renew it",
             LossCause::RenewalsMax => "renewals_max is reached",
             LossCause::LifetimeMax => "lifetime_max is reached",
             LossCause::Forked => "the lock belongs to the parent process",
-            LossCause::Refused => "it cannot be renewed here",
+            LossCause::Refused => "its ttl is longer than max_ttl of this client",
         })
     }
 }

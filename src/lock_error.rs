@@ -278,9 +278,10 @@ impl LockError {
                     "contended: held on {held} of {total} nodes (by another client or another thread)"
                 )
             }
-            LockErrorKind::Unavailable if total == 0 => {
-                f.write_str("unavailable: another thread of this client was delayed")
-            }
+            LockErrorKind::Unavailable if total == 0 => f.write_str(
+                "unavailable: the thread that runs this client's event loop was delayed; try \
+                     again",
+            ),
             LockErrorKind::Unavailable => {
                 let failed = match self.count(NodeOutcome::is_failure) {
                     0 => self.count(|outcome| matches!(outcome, NodeOutcome::Pending)),
@@ -319,15 +320,20 @@ impl LockError {
             },
             LockErrorKind::ReservedResource => f.write_str(match self.0.reserved {
                 Reserved::Counters => {
-                    "the resource's key is that of the fencing counters: use another name"
+                    "the fencing counters use this key: use another name for the resource"
                 }
                 Reserved::Sighting => {
-                    "the resource's key ends in muxlock:promoted, where clients note promoted \
-                     masters: use another name"
+                    "keys that end in muxlock:promoted are for notes about promoted masters: use \
+                     another name for the resource"
                 }
-                Reserved::NotPlain => "only one plain name can have a fencing token: use one",
+                Reserved::NotPlain => {
+                    "only a lock of one plain name can have a fencing token: this lock is of \
+                     another kind"
+                }
             }),
-            LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
+            LockErrorKind::Unfenced => f.write_str(
+                "the adopted lock has no fencing token: acquire it with Redlock::fenced",
+            ),
             LockErrorKind::InvalidResource { bytes } => {
                 // A shorter name is refused for its slots alone.
                 let (whose, max) = match (1..=RESOURCE_BYTES_MAX).contains(&bytes) {
@@ -347,7 +353,9 @@ impl LockError {
             LockErrorKind::InvalidValue { bytes } => {
                 write!(f, "the value has {bytes} bytes: it must have 1 to {VALUE_BYTES_MAX}")
             }
-            LockErrorKind::Overloaded => f.write_str("too many operations are in flight"),
+            LockErrorKind::Overloaded => {
+                f.write_str("too many operations are in flight: wait until some have completed")
+            }
             LockErrorKind::NoEntropy => {
                 f.write_str("the operating system returned no random bytes for a token")
             }

@@ -38,7 +38,7 @@ impl fmt::Display for NodeReport {
             write!(f, " for another {:.1?}: ", quarantine.ready_in)?;
             match (cause, quarantine.counted_from) {
                 (QuarantineCause::Restarted, CountedFrom::FirstContact { .. }) => {
-                    f.write_str("this client has known it only for a short time")?;
+                    f.write_str("this client first connected to it a short time ago")?;
                 }
                 _ => cause.fmt(f)?,
             }
@@ -138,7 +138,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Pending => f.write_str("no answer yet"),
             NodeOutcome::Granted => f.write_str("granted"),
             NodeOutcome::Held => f.write_str("held by another holder"),
-            NodeOutcome::Absent => f.write_str("does not hold our token"),
+            NodeOutcome::Absent => f.write_str("does not hold this lock's token"),
             NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
             // Only a Unix socket's file is not found.
             NodeOutcome::Disconnected(io::ErrorKind::NotFound) => {
@@ -149,12 +149,14 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::AtLimit => f.write_str("not tried: this process is at a limit"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
-            NodeOutcome::NoSentinel => f.write_str("no Sentinel says where the master is"),
+            NodeOutcome::NoSentinel => f.write_str("no Sentinel reported where the master is"),
             NodeOutcome::Tls(kind) => write!(f, "TLS failed ({kind})"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
-            NodeOutcome::Outnumbered => f.write_str("granted with another fencing token"),
+            NodeOutcome::Outnumbered => {
+                f.write_str("granted, but its fencing token is too high to count")
+            }
             NodeOutcome::Unfit(reason) => reason.fmt(f),
             NodeOutcome::MissingCommand(command) => {
                 write!(f, "{command} is renamed or forbidden, and this kind of lock needs it")
@@ -285,17 +287,19 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Unfit::MissingCommand(command) => {
-                return write!(f, "unfit ({command} is renamed or forbidden; allow it)");
+                return write!(f, "unusable ({command} is renamed or forbidden; allow it)");
             }
-            Unfit::Replica => "unfit (a replica; list independent masters only)",
-            Unfit::Loading => "unfit (loading its data; wait)",
-            Unfit::Cluster => "unfit (a Cluster node or a Sentinel; list independent masters only)",
-            Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
-            Unfit::Duplicate => "unfit (the same server as another node; list it once)",
+            Unfit::Replica => "unusable (a replica; list independent masters only)",
+            Unfit::Loading => "unusable (loading its data; wait)",
+            Unfit::Cluster => {
+                "unusable (a Cluster node or a Sentinel; list independent masters only)"
+            }
+            Unfit::Evicts => "unusable (maxmemory-policy evicts locks; set noeviction)",
+            Unfit::Duplicate => "unusable (the same server as another node; list it once)",
             Unfit::Changed => {
-                "unfit (it became a replica and a master again; wait, and do not fail over)"
+                "unusable (it became a replica and a master again; wait, and do not fail over)"
             }
-            Unfit::NoScripts => "unfit (does not run the release script; allow EVAL)",
+            Unfit::NoScripts => "unusable (does not run the release script; allow EVAL)",
         })
     }
 }
@@ -533,9 +537,9 @@ impl fmt::Display for TlsErrorKind {
             TlsErrorKind::NotYetValid => "the server's certificate is not valid yet",
             TlsErrorKind::WrongName => "the server's certificate is for another name",
             TlsErrorKind::Revoked => "the server's certificate was revoked",
-            TlsErrorKind::ClientCertificate => "the server wants another client certificate",
+            TlsErrorKind::ClientCertificate => "the server requires another client certificate",
             TlsErrorKind::Version => "no TLS version or cipher in common",
-            TlsErrorKind::Certificate => "the server's certificate is of no use",
+            TlsErrorKind::Certificate => "the server's certificate cannot be used",
             TlsErrorKind::NotTls => "the server does not speak TLS",
             TlsErrorKind::Other => "other",
         })

@@ -272,7 +272,7 @@ mod tests {
             let (cause, remaining) = (LossCause::Gone, Duration::from_secs(1));
             let error = Error::from(Loss { resource, cause, remaining, error });
             assert_eq!(error.kind(), ErrorKind::NotHeld);
-            let text = "lost \"report\", 1s left: too few masters still hold our token";
+            let text = "lost \"report\", 1s left: too few masters still hold this lock's token";
             assert!(error.to_string().starts_with(text), "{error}");
         }
     }

@@ -167,14 +167,14 @@ impl fmt::Display for HandOverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("cannot hand the lock over: ")?;
         match self {
-            HandOverError::NoClock => f.write_str("this system does not identify its clock"),
+            HandOverError::NoClock => f.write_str("this system has no id of its boot and clock"),
             HandOverError::OtherClock => {
                 f.write_str("it comes from another machine, boot or time namespace")
             }
             HandOverError::TooLong { bytes, max } => {
                 write!(f, "the text has {bytes} bytes: at most {max} are allowed")
             }
-            HandOverError::NotALock => f.write_str("the text does not begin like a lock"),
+            HandOverError::NotALock => f.write_str("the text does not begin with muxlock."),
             HandOverError::Version => f.write_str("another version of muxlock wrote the text"),
             HandOverError::Damaged => f.write_str("the text is damaged"),
             HandOverError::Field(name) => write!(f, "the field `{name}` is invalid"),

@@ -123,7 +123,11 @@ impl fmt::Display for ConfigError {
                 )
             }
             ConfigError::HealUnguarded { node } => {
-                write!(f, "heal is on and the restart guard of {node} is off: it must be on")
+                write!(
+                    f,
+                    "heal needs the restart guard, which is off for {node}: switch it on, or heal \
+                     off"
+                )
             }
             ConfigError::Tls { reason } => write!(f, "cannot set up TLS: {reason}"),
             ConfigError::Os(error) => {

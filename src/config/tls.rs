@@ -166,7 +166,7 @@ impl<'a> Maker<'a> {
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         match self.tls.is_some() && !self.is_used {
             true => Err(ConfigError::Tls {
-                reason: "there are settings for it, but no address begins with rediss://".into(),
+                reason: "Builder::tls is set, but no address begins with rediss://".into(),
             }),
             false => Ok(()),
         }
@@ -190,7 +190,7 @@ impl<'a> Maker<'a> {
     fn own(&self, url: &TlsUrl, config: &ClientConfig) -> Result<ClientConfig, String> {
         let tls = self.tls.is_some_and(|tls| tls.ca.is_some() || tls.client.is_some());
         if tls || url.ca.is_some() || url.client.is_some() || url.is_unverified {
-            return Err("Tls::unversioned_config says everything; leave out the other settings, \
+            return Err("Tls::unversioned_config replaces all settings: leave out the others, \
                 and ca, cert, key and verify=no"
                 .into());
         }
@@ -214,7 +214,7 @@ impl<'a> Maker<'a> {
             Some((chain, key, what)) => {
                 builder.with_client_auth_cert(chain, key).map_err(|error| match error {
                     rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                        format!("{what}: the key is not that of the certificate")
+                        format!("{what}: the key does not match the certificate")
                     }
                     error => format!("{what}: the key or the certificate cannot be used: {error}"),
                 })

@@ -122,9 +122,7 @@ impl TlsUrl {
             (None, Some(_)) => return Err("there is a key without its cert".to_owned()),
         };
         match tls.is_unverified && tls.ca.is_some() {
-            true => {
-                Err("verify=no checks nothing, and ca says what to check; leave out one".into())
-            }
+            true => Err("verify=no and ca exclude each other: leave out one".into()),
             false => Ok(tls),
         }
     }
@@ -803,7 +801,7 @@ mod tests {
             ("rediss://h?cert=/c", "there is a cert without its key"),
             ("rediss://h?key=/c", "there is a key without its cert"),
             ("rediss://h?verify=off", "verify must be yes or no"),
-            ("rediss://h?verify=no&ca=/c", "verify=no checks nothing"),
+            ("rediss://h?verify=no&ca=/c", "verify=no and ca exclude each other"),
             ("rediss://h?name=n", "known are restart_guard, durable, ca, cert, key, server_name"),
         ];
         for (url, expected) in table {

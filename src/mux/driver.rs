@@ -124,8 +124,8 @@ impl Driver {
                 records.note(
                     Level::Warn,
                     format_args!(
-                        "{even} masters: of so many, only {spared} may fail, as of {}; list an odd \
-                         number",
+                        "{even} masters tolerate no more failures than {}, which is {spared}: \
+                         list an odd number",
                         even - 1
                     ),
                 );

@@ -230,7 +230,7 @@ impl Search {
                         Some(it) if !matches!(bytes.first(), Some(b'+' | b'*')) => {
                             foreign(it, password.as_deref())
                         }
-                        _ => "this is not a Sentinel: its answer is of another kind".to_owned(),
+                        _ => "this is not a Sentinel: check the port".to_owned(),
                     });
                 }
             }
@@ -252,8 +252,8 @@ impl Search {
     }
 }
 
-const MAYBE_TLS: &str = " before it said a word: nothing may listen behind the port, or write \
-                         rediss+sentinel:// if this port speaks TLS";
+const MAYBE_TLS: &str = " without an answer: check that a Sentinel listens behind the port, or \
+                         write rediss+sentinel:// if this port speaks TLS";
 const MAYBE_NO_TLS: &str = "; does this port speak TLS?";
 
 fn copy_of(error: &io::Error) -> io::Error {
@@ -293,7 +293,7 @@ fn refused(refusal: SentinelRefusal, service: &str) -> String {
             "ERR: it has no password: leave out sentinel_password="
         }
         SentinelRefusal::UnknownMaster => {
-            return format!("ERR: it does not know a master \"{service}\"");
+            return format!("ERR: it has no master \"{service}\": check the end of the address");
         }
         SentinelRefusal::NoSentinel => {
             "ERR unknown command: this is a server and not a Sentinel: write the Sentinel's port"
@@ -452,7 +452,7 @@ mod tests {
             ("-ERR AUTH called without any password\r\n", "leave out sentinel_password="),
             (
                 "-ERR No such master with that name\r\n",
-                "ERR: it does not know a master \"mymaster\"",
+                "ERR: it has no master \"mymaster\": check the end of the address",
             ),
             ("-ERR unknown command `SENTINEL`\r\n", "this is a server and not a Sentinel"),
             (
@@ -461,7 +461,7 @@ mod tests {
                 "this is not a Redis server: it answered \"HTTP/1.1 ",
             ),
             ("*0\r\n", "this is not a Sentinel"),
-            ("", "it closed the connection before it said a word: nothing may listen behind"),
+            ("", "it closed the connection without an answer: check that a Sentinel listens"),
         ];
         for (answer, words) in table {
             let (host, port) = sentinel(vec![answer.to_owned()]);

@@ -59,11 +59,11 @@ impl fmt::Display for Notice {
                 f.write_str("its clock or its fencing counters are more than a minute ahead")
             }
             Notice::Moved => f.write_str(
-                "another server answers here that was not started since the last contact: two \
-                 clients might hold one lock; let the name lead to one server, and replace a \
-                 master only by one that is started empty after the old one has ended",
+                "another server answers here, which already ran at the last contact: two clients \
+                 might hold one lock; let the name lead to one server, and start the replacement \
+                 of a master empty, after the old one has ended",
             ),
-            Notice::CannotQueue(obstacle) => write!(f, "has no queue to wait in: {obstacle}"),
+            Notice::CannotQueue(obstacle) => write!(f, "clients cannot queue on it: {obstacle}"),
             Notice::SecretClock => {
                 f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
             }

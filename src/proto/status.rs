@@ -113,7 +113,7 @@ impl fmt::Display for QueueObstacle {
             QueueObstacle::Tracking => "CLIENT TRACKING or CLIENT CACHING was refused",
             QueueObstacle::Channel => "SUBSCRIBE or PUBLISH was refused",
             QueueObstacle::Queue => "the scripts of the queue were refused",
-            QueueObstacle::Connection => "its connections ended during the check",
+            QueueObstacle::Connection => "its connections ended while the client tried",
         })
     }
 }

@@ -223,8 +223,8 @@ fn spawn_failed(error: &io::Error) -> io::Error {
         (ErrorKind::NotFound, Some(path)) => {
             format!("{SERVER_VARIABLE} names {}, which does not exist", path.to_string_lossy())
         }
-        (ErrorKind::NotFound, None) => "redis-server is not installed or not on PATH; run \
-             scripts/bootstrap or install the package redis-server"
+        (ErrorKind::NotFound, None) => "redis-server is not installed or not on PATH: install \
+             the package redis-server"
             .to_owned(),
         _ => format!("redis-server could not be started: {error}"),
     };

@@ -310,7 +310,8 @@ fn fencing_token_of_another_form_is_refused() {
                 scenario.engine.acquire(now, resource.clone(), TTL, patience, Fencing::On);
             let error = started.unwrap_err();
             assert!(matches!(error.kind(), LockErrorKind::ReservedResource), "{error}");
-            let text = "only one plain name can have a fencing token: use one";
+            let text = "only a lock of one plain name can have a fencing token: this lock is of \
+                        another kind";
             assert_eq!(error.to_string(), text);
             at_rest(&mut scenario);
         }

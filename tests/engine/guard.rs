@@ -593,7 +593,7 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     scenario.connect(1);
     let error = scenario.acquired().unwrap_err().to_string();
     let named =
-        "node 1 127.0.0.1:2: unfit (the same server as another node; list it once): 127.0.0.1:1";
+        "node 1 127.0.0.1:2: unusable (the same server as another node; list it once): 127.0.0.1:1";
     assert!(error.contains(named), "{error}");
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();

@@ -206,7 +206,7 @@ fn what_is_no_redis_server_is_told_by_its_first_bytes() {
 /// A server with TLS closes a connection without TLS, and says nothing.
 #[test]
 fn server_that_ends_a_connection_without_a_word_may_want_tls() {
-    let hint = "it closed the connection before it said a word: nothing may listen behind the \
+    let hint = "it closed the connection without an answer: check that a server listens behind the \
                 port (of a proxy or a container), or write rediss:// if this port speaks TLS";
     let message = |scenario: &mut Scenario| {
         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));

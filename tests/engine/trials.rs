@@ -263,6 +263,6 @@ fn server_without_a_command_of_every_lock_is_unfit() {
         let unfit = NodeOutcome::Unfit(Unfit::MissingCommand(command));
         assert_eq!(status.last_failure, Some(unfit));
         let text = unfit.to_string();
-        assert_eq!(text, format!("unfit ({command} is renamed or forbidden; allow it)"));
+        assert_eq!(text, format!("unusable ({command} is renamed or forbidden; allow it)"));
     }
 }

@@ -304,7 +304,7 @@ fn one_sentinel_that_answers_is_enough() {
     let _ = site.sentinels[2].process.wait();
     assert!(client.try_lock(KEY, BRIEF).is_ok(), "it stays connected");
     let none = settings.connect().unwrap_err().to_string();
-    assert!(none.contains("no Sentinel says where the master is"), "{none}");
+    assert!(none.contains("no Sentinel reported where the master is"), "{none}");
 }
 
 /// The tool finds the settings with which a master that is cut off would go on, and mends them.

@@ -208,7 +208,7 @@ fn only_masters_that_count_are_asked() {
     assert!(code == 1 && out.matches("another holder has it").count() == 2, "{out}");
     assert!(out.contains("the same server as another node"), "{out}");
     let (_, out, _) = evict(&urls, &["--holder", "00000000"]);
-    assert!(out.contains("unfit (a replica"), "{out}");
+    assert!(out.contains("unusable (a replica"), "{out}");
     masters[2].kill().unwrap();
     let (code, out, _) = evict(&urls, &["--holder", &holder]);
     assert!(code == 3 && out.ends_with("\nunknown: only 1 of 3 masters answered\n"), "{out}");

@@ -347,7 +347,7 @@ fn key_of_the_counters_is_refused_by_name() {
     let (masters, redlock) = start(1);
     let error = redlock.fenced().try_lock(COUNTERS, TTL).unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::ReservedResource);
-    let text = "the resource's key is that of the fencing counters: use another name";
+    let text = "the fencing counters use this key: use another name for the resource";
     assert_eq!(error.to_string(), text);
     assert_eq!(masters[0].dbsize().unwrap(), 0);
     // By the whole key, whatever the prefix is, and whatever the counters' key is called.

@@ -135,5 +135,5 @@ fn user_that_may_only_look_is_told_who_holds_a_lock() {
     let (code, out, err) = run(command.env("MUXLOCK_NODES", urls.join(",")));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let text = format!("held by {}", lock.token().fingerprint());
-    assert!(out.contains(&text) && !out.contains("unfit"), "{out}");
+    assert!(out.contains(&text) && !out.contains("unusable"), "{out}");
 }

@@ -611,6 +611,6 @@ fn work_whose_lock_is_not_there_at_the_end_has_failed() {
     let Error::Lost(loss) = *done.unwrap_err().downcast::<Error>().unwrap() else {
         panic!("it was acquired");
     };
-    let text = format!("lost \"{KEY}\", 0ns left: too few masters still hold our token");
+    let text = format!("lost \"{KEY}\", 0ns left: too few masters still hold this lock's token");
     assert_eq!(loss.to_string(), text);
 }

@@ -45,7 +45,7 @@ fn wrong_passwords_are_named_and_not_shown() {
 #[test]
 fn servers_that_are_no_independent_masters_are_named() {
     let cluster = Master::start_with(&["--cluster-enabled", "yes"]).unwrap();
-    let no_master = "unfit (a Cluster node or a Sentinel; list independent masters only)";
+    let no_master = "unusable (a Cluster node or a Sentinel; list independent masters only)";
     assert_eq!(refused(&cluster.url()), no_master);
 
     let sentinel = Sentinel::start("");
@@ -54,13 +54,13 @@ fn servers_that_are_no_independent_masters_are_named() {
 
     let evicting = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
     let evicting = Master::start_with(&evicting).unwrap();
-    let text = "unfit (maxmemory-policy evicts locks; set noeviction)";
+    let text = "unusable (maxmemory-policy evicts locks; set noeviction)";
     assert_eq!(refused(&evicting.url()), text);
 
     let masters = Masters::start(2).unwrap();
     let port = masters[1].port().to_string();
     masters[0].query(&[b"REPLICAOF", b"127.0.0.1", port.as_bytes()]).unwrap();
-    let text = "unfit (a replica; list independent masters only)";
+    let text = "unusable (a replica; list independent masters only)";
     soon("it is a replica", || refused(&masters[0].url()) == text);
 }
 
@@ -81,8 +81,8 @@ fn stranger(at_once: &'static [u8], answer: &'static [u8]) -> String {
 
 #[test]
 fn what_is_no_redis_server_is_named_with_what_it_says_but_no_secret() {
-    let silent = "it closed the connection before it said a word: nothing may listen behind the \
-                  port (of a proxy or a container), or write rediss:// if this port speaks TLS";
+    let silent = "it closed the connection without an answer: check that a server listens behind \
+                  the port (of a proxy or a container), or write rediss:// if this port speaks TLS";
     let not_redis = "this is not a Redis server: it answered ";
     let table: [(String, &str, &str); 5] = [
         (
@@ -173,14 +173,14 @@ fn causes_at_a_sentinel_are_named() {
         ),
         (closed, "mymaster", "&sentinel_password=hunter22", "WRONGPASS: "),
         (open, "mymaster", "&sentinel_password=hunter22", "leave out sentinel_password="),
-        (open, "master01", "", "ERR: it does not know a master \"master01\""),
+        (open, "master01", "", "ERR: it has no master \"master01\": check the end of the address"),
         (server.port(), "mymaster", "", "this is a server and not a Sentinel"),
         (nobody, "mymaster", "", "Connection refused (os error"),
     ];
     for (port, name, parameter, words) in table {
         let url = format!("redis+sentinel://127.0.0.1:{port}/{name}?durable=no{parameter}");
         let said = refused(&url);
-        let begins = format!("no Sentinel says where the master is: 127.0.0.1:{port}: ");
+        let begins = format!("no Sentinel reported where the master is: 127.0.0.1:{port}: ");
         assert!(said.starts_with(&begins) && said.contains(words), "{said}");
         assert!(!said.contains("hunter22"), "{said}");
         assert_doctor_says(&url, words);
@@ -224,7 +224,7 @@ fn holder_in_this_client_and_lost_keys_are_named() {
     let port = masters[0].port();
     let urls = [format!("redis://127.0.0.1:{port}"), format!("redis://localhost:{port}")];
     let twice = patient(urls).restart_guard(RestartGuard::Off).build().unwrap();
-    let text = "unfit (the same server as another node; list it once)";
+    let text = "unusable (the same server as another node; list it once)";
     soon("it is noticed", || {
         let shown = twice.try_lock("other", TTL).unwrap_err().to_string();
         shown.contains(text)

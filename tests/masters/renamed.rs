@@ -64,7 +64,7 @@ fn every_command_of_every_script_is_missed_before_a_lock_is_held() {
         let master = Master::start_with(&["--rename-command", name, ""]).unwrap();
         if NEEDED.contains(&name) {
             let error = client(&master).try_lock("a", TTL).unwrap_err();
-            let said = format!("unfit ({name} is renamed or forbidden; allow it)");
+            let said = format!("unusable ({name} is renamed or forbidden; allow it)");
             assert!(error.to_string().contains(&said), "{name}: {error}");
             continue;
         }

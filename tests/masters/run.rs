@@ -204,7 +204,7 @@ fn command_of_a_fenced_lock_gets_its_number() {
     let (code, out, err) = run(plain.env("MUXLOCK_FENCING_TOKEN", "7"));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "none\n", ""));
     let (code, _, err) = run(&mut unhurried(&list, &["--fenced", "muxlock:fence", "true"]));
-    let text = "the resource's key is that of the fencing counters: use another name";
+    let text = "the fencing counters use this key: use another name for the resource";
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
 
@@ -422,7 +422,10 @@ fn lock_that_is_evicted_ends_the_command() {
     }
     let (code, out, err) = child.end();
     assert_eq!((code, out.as_str()), (120, "term\n"));
-    assert!(err.contains("muxlock: lost r: too few masters still hold our token ("), "{err}");
+    assert!(
+        err.contains("muxlock: lost r: too few masters still hold this lock's token ("),
+        "{err}"
+    );
     assert!(!err.contains("guard"), "{err}");
     assert!(err.contains("; the command gets SIGTERM now and SIGKILL in "), "{err}");
 }

@@ -294,7 +294,7 @@ fn every_error_becomes_the_one_error_of_the_crate() {
     let text = "the resource name has 0 bytes: it must have 1 to 1024";
     check(error.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidInput, text);
     let error = "nothing".parse::<LockParts>().unwrap_err();
-    let text = "cannot hand the lock over: the text does not begin like a lock";
+    let text = "cannot hand the lock over: the text does not begin with muxlock.";
     check(error.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidData, text);
     let waiter = redlock.waiter();
     waiter.cancel();
@@ -302,7 +302,7 @@ fn every_error_becomes_the_one_error_of_the_crate() {
     let text = "cancelled: the waiter acquires no more locks";
     check(error.into(), ErrorKind::Cancelled, io::ErrorKind::Other, text);
     let kind = KeepAliveErrorKind::TooMany;
-    let text = "cannot keep the lock alive: too many locks are kept alive";
+    let text = "cannot keep the lock alive: this client keeps too many locks alive";
     check(muxlock::Error::KeepAlive(kind), ErrorKind::Other, io::ErrorKind::Other, text);
 }
 

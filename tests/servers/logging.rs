@@ -292,8 +292,8 @@ fn number_of_masters_is_told_what_it_costs() {
         }
         let expected = [
             "WARN one master: while it is down, no lock can be taken",
-            "WARN 2 masters: of so many, only 0 may fail, as of 1; list an odd number",
-            "WARN 4 masters: of so many, only 1 may fail, as of 3; list an odd number",
+            "WARN 2 masters tolerate no more failures than 1, which is 0: list an odd number",
+            "WARN 4 masters tolerate no more failures than 3, which is 1: list an odd number",
         ];
         assert_eq!(*TOLD.lock().unwrap(), expected);
     });

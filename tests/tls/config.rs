@@ -60,8 +60,8 @@ fn files_that_are_missing_or_wrong_are_named() {
             "has no private key as PEM (-----BEGIN PRIVATE KEY-----)",
         ),
         (client(&files.cert, &encrypted), "is encrypted; decrypt it with \"openssl pkey\""),
-        (client(&files.cert, &other.key), "the key is not that of the certificate"),
-        (client(&files.cert, &strange), "the key is not that of the certificate"),
+        (client(&files.cert, &other.key), "the key does not match the certificate"),
+        (client(&files.cert, &strange), "the key does not match the certificate"),
         (client(&odd, &files.key), "the key or the certificate cannot be used"),
         (
             "rediss://h?verify=no&cert=c&key=-----BEGIN%20PRIVATE%20KEY-----sesame".into(),
@@ -115,7 +115,7 @@ fn settings_that_contradict_each_other_are_refused() {
         ("rediss://127.0.0.1?ca=/x", own.clone()),
     ] {
         let text = refused(&with(url).tls(tls));
-        assert!(text.contains("Tls::unversioned_config says everything"), "{text}");
+        assert!(text.contains("Tls::unversioned_config replaces all settings"), "{text}");
     }
 }
 

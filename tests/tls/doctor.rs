@@ -39,7 +39,7 @@ fn missing_client_certificates_are_found() {
     let files = authority.sign(&["127.0.0.1"]);
     let masters = ["TLSv1.2", "TLSv1.3"]
         .map(|protocol| start(&files, &["--tls-auth-clients", "yes", "--tls-protocols", protocol]));
-    let why = "error: TLS failed (the server wants another client certificate): its alert is";
+    let why = "error: TLS failed (the server requires another client certificate): its alert is";
     let found = said(&masters.each_ref().map(|master| trusting(&authority, master)));
     for (master, found) in found.iter().enumerate() {
         assert!(found.starts_with(&format!("{master} {why}")), "{found}");

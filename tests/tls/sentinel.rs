@@ -55,7 +55,7 @@ fn sentinels_and_their_master_are_verified() {
     assert!(error.to_string().contains("server_name is missing"), "{error}");
     for (ca, name) in [(&other, named), (&authority, "&server_name=other.test")] {
         let error = patient([url(ca, name)]).connect().unwrap_err().to_string();
-        assert!(error.contains("no Sentinel says where the master is"), "{error}");
+        assert!(error.contains("no Sentinel reported where the master is"), "{error}");
         assert!(
             error.contains(&format!(": {at}: TLS failed (the server's certificate is ")),
             "{error}"

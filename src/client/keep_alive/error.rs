@@ -51,7 +51,7 @@ impl fmt::Display for KeepAliveErrorKind {
         f.write_str("cannot keep the lock alive: ")?;
         match self {
             KeepAliveErrorKind::Thread(kind) => write!(f, "no thread could be started ({kind})"),
-            KeepAliveErrorKind::TooMany => f.write_str("too many locks are kept alive"),
+            KeepAliveErrorKind::TooMany => f.write_str("this client keeps too many locks alive"),
             KeepAliveErrorKind::Lock(kind) => LockError::new(*kind, 0, Vec::new()).fmt(f),
         }
     }

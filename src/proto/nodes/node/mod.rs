@@ -34,12 +34,11 @@ use crate::proto::request::Question;
 use crate::proto::status::{NodeState, NodeStatus};
 
 /// What to try if a server ended the connection without a word.
-const MAYBE_TLS: &str = "it closed the connection before it said a word: nothing may listen behind \
-                         the port (of a proxy or a container), or write rediss:// if this port \
-                         speaks TLS";
-const NOTHING_BEHIND: &str = "it closed the connection before it said a word: nothing may listen \
-                              behind the port (of a proxy or a container), or it does not speak \
-                              TLS";
+const MAYBE_TLS: &str = "it closed the connection without an answer: check that a server listens \
+                         behind the port (of a proxy or a container), or write rediss:// if this \
+                         port speaks TLS";
+const NOTHING_BEHIND: &str = "it closed the connection without an answer: check that a server \
+                              listens behind the port (of a proxy or a container) and speaks TLS";
 
 /// What happens to a command for a node that cannot take it at once.
 pub(crate) enum Route {
