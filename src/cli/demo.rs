@@ -33,9 +33,9 @@ const WORK: Duration = Duration::from_millis(250);
 
 const PAIRS: usize = 2_000;
 
-/// Break real masters one by one, and check what becomes of a lock
+/// Break real masters one by one and check the lock each time
 ///
-/// It starts redis-servers on free ports, and ends them in any case. The server
+/// It starts redis-servers on free ports and ends them in any case. The server
 /// is the one on PATH, or the one that MUXLOCK_REDIS_SERVER names.
 ///
 /// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not

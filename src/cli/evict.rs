@@ -49,21 +49,21 @@ left=math.max(left,1) redis.call("SET",KEYS[1],ARGV[2],"PX",left) return {1,left
 /// client gets the lock before the validity of the holder has ended.
 ///
 /// With --now, the keys stay only until the holder's next renewal, a third of the
-/// time: a holder that does not renew may work beside the next one.
+/// time: a holder that does not renew might work beside the next one.
 ///
 /// Exit status: 0 if the holder is gone from a quorum of masters, 1 if it is not,
 /// 2 if it could not start, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
-    /// The name of the lock
+    /// Name of the lock
     resource: String,
 
-    /// Whom to take it from, as inspect shows it; else you are asked
+    /// Fingerprint of the holder, from inspect [default: ask]
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
     holder: Option<Holder>,
 
-    /// Free it sooner: there may be two holders for a while
+    /// Free it sooner, at the risk of two holders
     #[arg(long)]
     now: bool,
 

@@ -28,31 +28,31 @@ const WATCH_MIN: Duration = Duration::from_millis(100);
 /// Show who holds a lock, and for how long, without taking it
 ///
 /// It shows the beginning of the holder's token, which is enough to tell holders
-/// apart, and too little to release the lock. The answer is past when you read
-/// it.
+/// apart, and too little to release the lock. The answer can be outdated when you
+/// read it. Do not rely on it: take the lock.
 ///
-/// If clients stand in a queue for the lock, it shows the queue of each master:
-/// its length, and the first entries with their places. An entry is the channel of
-/// a client; one that nobody listens to has ended, and the next release drops it.
-/// This takes +llen +lrange +pubsub|numsub.
+/// If clients wait in a queue, it shows the queue on each master: its length and
+/// the first entries with their positions. An entry is the channel of a client. If
+/// no client listens there, the client has ended, and the next release removes the
+/// entry. This needs +llen +lrange +pubsub|numsub.
 ///
-/// Of a resource that is shared it shows how many share it on each master. This
-/// takes +type +time +zcount +pttl.
+/// For a resource with read locks, it shows their number on each master. This
+/// needs +type +time +zcount +pttl.
 ///
-/// Exit status: 0 if a quorum of masters has one holder, or shares, 1 if none has,
+/// Exit status: 0 if one holder or read locks have a quorum of masters, 1 if not,
 /// 2 if it could not start, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
-    /// The name of the lock
+    /// Name of the lock
     resource: String,
 
-    /// Ask again and again: redraw a terminal, or write each change
+    /// Repeat after D: redraw a terminal, or print each change
     #[arg(long, value_name = "D", value_parser = duration)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = WATCH_DEFAULT)]
     watch: Option<Duration>,
 
-    /// Write JSON, a line for each answer, or for each change
+    /// Print JSON, a line for each answer or change
     #[arg(long)]
     json: bool,
 

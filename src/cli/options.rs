@@ -34,43 +34,43 @@ const KEYS: [&str; 11] = [
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "Masters")]
 pub struct Options {
-    /// A master, as redis://10.0.0.1; once for each [env: MUXLOCK_NODES]
+    /// Address of a master, repeatable [env: MUXLOCK_NODES]
     #[arg(long = "node", value_name = "URL")]
     nodes: Vec<String>,
 
-    /// The file with the masters and settings [env: MUXLOCK_CONFIG]
+    /// File with masters and settings [env: MUXLOCK_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// What the name of each key begins with [env: MUXLOCK_PREFIX]
+    /// Prefix of every key [env: MUXLOCK_PREFIX]
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
 
-    /// The longest TTL of any client [env: MUXLOCK_MAX_TTL] [default: 30s]
+    /// Longest TTL that any client uses [env: MUXLOCK_MAX_TTL] [default: 30s]
     #[arg(long, value_name = "D", value_parser = duration)]
     max_ttl: Option<Duration>,
 
-    /// How long an answer may take [env: MUXLOCK_NODE_TIMEOUT]
+    /// Time limit for an answer [env: MUXLOCK_NODE_TIMEOUT]
     #[arg(long, value_name = "D", value_parser = duration)]
     node_timeout: Option<Duration>,
 
-    /// How long connecting may take [env: MUXLOCK_CONNECT_TIMEOUT]
+    /// Time limit for connecting [env: MUXLOCK_CONNECT_TIMEOUT]
     #[arg(long, value_name = "D", value_parser = duration)]
     connect_timeout: Option<Duration>,
 
-    /// How far clocks may differ [env: MUXLOCK_DRIFT_FACTOR] [default: 0.01]
+    /// Allowed clock drift [env: MUXLOCK_DRIFT_FACTOR] [default: 0.01]
     #[arg(long, value_name = "F")]
     drift_factor: Option<f64>,
 
-    /// Which restarts are waited out: uptime, own_observation or off
+    /// Restart guard: uptime, own_observation or off
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     restart_guard: Option<Guard>,
 
-    /// A key that a flush deletes, too [env: MUXLOCK_FLUSH_MARKER]
+    /// Key used to detect FLUSHALL [env: MUXLOCK_FLUSH_MARKER]
     #[arg(long, value_name = "KEY")]
     flush_marker: Option<String>,
 
-    /// The key of the fencing counters [env: MUXLOCK_FENCING_KEY]
+    /// Key of the fencing counters [env: MUXLOCK_FENCING_KEY]
     #[arg(long, value_name = "KEY")]
     fencing_key: Option<String>,
 }

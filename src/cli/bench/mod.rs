@@ -28,7 +28,7 @@ const BAR_WIDTH: usize = 40;
 /// Measure how fast locks are taken and released on your masters
 ///
 /// It writes to them: each lock is a key of its own, of which the name begins
-/// with muxlock:bench. All keys are deleted, or end with their TTL.
+/// with muxlock:bench. All keys are deleted or expire.
 ///
 /// With --rate, a time counts from when the lock was due, not from when its turn
 /// came.
@@ -38,29 +38,29 @@ const BAR_WIDTH: usize = 40;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
-    /// For how long, at most 1h
+    /// Duration, at most 1h
     #[arg(long = "for", value_name = "D", value_parser = duration, default_value = "10s")]
     length: Duration,
 
-    /// How many threads share a client, each with one lock
+    /// Threads that share a client, each with one lock
     #[arg(long, value_name = "K", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1_024))]
     threads: u16,
 
-    /// Instead of threads: how many locks are under way in an event loop
+    /// Locks in flight in an event loop, instead of threads
     #[arg(long, value_name = "K", conflicts_with = "threads")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1_024))]
     in_flight: Option<u16>,
 
-    /// How many locks a second [default: as many as there can be]
+    /// Locks per second [default: as many as possible]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
 
-    /// The TTL of each lock [default: 10s, at most max-ttl]
+    /// TTL of each lock [default: 10s, at most max-ttl]
     #[arg(long, value_name = "D", value_parser = duration)]
     ttl: Option<Duration>,
 
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

@@ -31,18 +31,18 @@ const LOCK_WITHIN: Duration = Duration::from_secs(2);
 /// The longest watch.
 const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Check the masters, and say what is wrong and how to mend it
+/// Check the masters and show problems with their fixes
 ///
 /// It asks all masters at once, changes nothing on them, and then takes and
 /// releases a lock. Each finding has an id that stays the same, and many have the
-/// command that mends it. No password is shown.
+/// command that fixes it. No password is shown.
 ///
 /// Exit status: 0 if there are no errors, 1 if there are, 2 if it could not
 /// start.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     strict: bool,
 
-    /// Watch the rate of the clocks for so long; 30s or more tell most
+    /// How long to measure clock rates (30s or more)
     #[arg(long = "for", value_name = "D", value_parser = duration)]
     watch: Option<Duration>,
 
@@ -58,11 +58,11 @@ pub struct Args {
     #[arg(long)]
     read_only: bool,
 
-    /// The user of the locks, if not that of the addresses (Redis 7.0)
+    /// User of the locks, if the addresses have another one (Redis 7.0)
     #[arg(long, value_name = "NAME")]
     lock_user: Option<String>,
 
-    /// Leave out the findings with this id; once for each
+    /// Hide findings with this id (repeatable)
     #[arg(long, value_name = "ID", hide_possible_values = true)]
     allow: Vec<Id>,
 

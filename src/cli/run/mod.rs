@@ -87,21 +87,21 @@ enum Descendants {
 /// --restart-guard is off. So deleting the keys does not stop the command. Use
 /// `muxlock evict RESOURCE` instead.
 ///
-/// The command gets the lock's name as MUXLOCK_RESOURCE: of several resources
-/// all names with commas between them, of a permit that of its slot, such as
+/// The command gets the lock's name as MUXLOCK_RESOURCE: for several resources
+/// all names, separated by commas; for a permit the name of its slot, such as
 /// smtp{5}:2.
 ///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
 /// it waited; 120 if the lock was lost, even if muxlock found that only after
 /// the command had ended; 121 if another holder has the lock; 122 if too few
-/// masters answered; 124 if --max-time was over; 125 if muxlock failed; 126 if
+/// masters answered; 124 if --max-time has passed; 125 if muxlock failed; 126 if
 /// the command cannot be run; 127 if it was not found.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 #[command(override_usage = "muxlock run [OPTIONS] RESOURCE [--] COMMAND [ARG]...
        muxlock run [OPTIONS] RESOURCE -c STRING")]
 pub struct Args {
-    /// The name of the lock
+    /// Name of the lock
     resource: String,
 
     /// The command and its arguments
@@ -109,7 +109,7 @@ pub struct Args {
     #[arg(required_unless_present = "shell_command", conflicts_with = "shell_command")]
     command: Vec<OsString>,
 
-    /// Run STRING with a shell, in place of COMMAND
+    /// Run STRING with a shell instead of COMMAND
     #[arg(short = 'c', long = "command", value_name = "STRING")]
     shell_command: Option<OsString>,
 
@@ -121,46 +121,45 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
     ttl: Duration,
 
-    /// Wait so long for the lock [default: not at all]
+    /// How long to wait for the lock [default: not at all]
     #[arg(short, long, value_name = "D", value_parser = duration)]
     wait: Option<Duration>,
 
-    /// Do not wait for the lock, which is the default
+    /// Do not wait for the lock, as by default
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 
-    /// Take the lock with a fencing token, which the command gets as
-    /// MUXLOCK_FENCING_TOKEN: a number that is greater for each later holder
+    /// Take a fencing token: a number that rises with each holder, given to the
+    /// command as MUXLOCK_FENCING_TOKEN
     #[arg(long)]
     fenced: bool,
 
-    /// Lock this resource, too: all of them or none. May be given several times
+    /// Another resource to lock: all of them or none (repeatable)
     #[arg(long, value_name = "RESOURCE")]
     #[arg(conflicts_with_all = ["shared", "exclusive", "slots", "fenced"])]
     also: Vec<String>,
 
-    /// Share the resource with all who take it with --shared
+    /// Take a read lock; other commands with --shared can hold it too
     #[arg(long, conflicts_with_all = ["exclusive", "slots", "fenced"])]
     shared: bool,
 
-    /// Take the resource alone, as without it, but let nobody in with --shared
-    /// while it waits
+    /// Take the write lock; block new readers while waiting
     #[arg(long, conflicts_with_all = ["slots", "fenced"])]
     exclusive: bool,
 
-    /// Take one of N permits, so that at most N commands run at a time; all
-    /// must name the same N
+    /// Take one of N permits: at most N commands run at a time. All commands must
+    /// use the same N
     #[arg(long, value_name = "N", conflicts_with = "fenced")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     slots: Option<u32>,
 
-    /// What the key holds, for others to see who has the lock. It is taken alone,
-    /// also from those with the same value
+    /// Value to store in the key, which shows others who holds the lock. Commands
+    /// with the same value exclude each other as well
     #[arg(long = "as", value_name = "VALUE")]
     #[arg(conflicts_with_all = ["also", "shared", "exclusive", "slots", "fenced"])]
     own: Option<String>,
 
-    /// The exit status if another holder has the lock
+    /// Exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
 
@@ -178,20 +177,20 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
 
-    /// What happens to processes that run on after the command has ended
+    /// How to treat processes that outlive the command
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Descendants::Wait)]
     descendants: Descendants,
 
-    /// Do without the process that ends the command if muxlock cannot
+    /// Do not start the guard process
     #[arg(long)]
     no_guard: bool,
 
-    /// Say only why the command was not run, or was ended. With -E 0, a lock that
-    /// another holder has is a reason only if its key never expires
+    /// Print only why the command was not run or was ended. With -E 0, a lock of
+    /// another holder is reported only if its key never expires
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Say what happens to the lock
+    /// Print each step of the lock
     #[arg(short, long)]
     verbose: bool,
 
