@@ -218,7 +218,7 @@ impl Args {
         let holder = Holder { bytes: found.as_bytes().to_vec(), shown: found.to_string() };
         if !io::stdin().is_terminal() {
             let shown = &holder.shown;
-            say(&format!("refused: say --holder '{shown}', which inspect shows"));
+            say(&format!("refused: pass --holder '{shown}', the holder that inspect shows"));
             return Ok(Err(NOT_GONE));
         }
         let what = match self.now {
@@ -231,7 +231,7 @@ impl Args {
         if typed.trim_end_matches(['\r', '\n']) == self.resource {
             return Ok(Ok(holder));
         }
-        say("refused: that is another name");
+        say("refused: the typed name differs");
         Ok(Err(NOT_GONE))
     }
 
@@ -240,13 +240,13 @@ impl Args {
         let (left, end) = match left {
             Some(left) => (
                 format!("for another {:.1} s", left.as_secs_f64()),
-                "Without --now it ends by itself, and safely, within that time.",
+                "Without --now, the lock expires safely within that time.",
             ),
-            None => ("for ever".to_owned(), "Its key has no end, so only --now takes it."),
+            None => ("forever".to_owned(), "Its key never expires, so only --now takes it."),
         };
         format!(
-            "This takes the lock from {holder} while it may believe {left} that it has it.\nTwo may \
-             work on {resource} at once. {end}"
+            "This takes the lock from {holder}, which can use it {left}.\nTwo holders might work \
+             on {resource} at once. {end}"
         )
     }
 }
@@ -260,11 +260,11 @@ fn free_in(answers: &[Answer], quorum: usize) -> Option<Duration> {
 
 fn said(answer: &Answer) -> String {
     match answer {
-        Ok((Did::Replaced, _)) => "taken from it".to_owned(),
+        Ok((Did::Replaced, _)) => "taken from the holder".to_owned(),
         Ok((Did::HadNoKey, _)) => "it had no key".to_owned(),
         Ok((Did::Other, _)) => "another holder has it".to_owned(),
         Ok((Did::NeverExpires, _)) => "its key never expires: use --now".to_owned(),
-        Ok((Did::OtherType, _)) => "others share it, or it is no lock".to_owned(),
+        Ok((Did::OtherType, _)) => "it has read locks, or is no lock".to_owned(),
         Err(failure) => failure.to_string(),
     }
 }

@@ -199,11 +199,11 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
     let queue = match queue {
         Ok(queue) if queue.length == 0 => return String::new(),
         Ok(queue) => queue,
-        Err(failure) => return format!("queue on {address}: not known: {failure}\n"),
+        Err(failure) => return format!("queue on {address}: unknown: {failure}\n"),
     };
     let mut text = format!("queue on {address}: {}\n", queue.length);
     for (place, entry) in queue.entries.iter().enumerate() {
-        let client = entry.client.as_deref().unwrap_or("not of this library");
+        let client = entry.client.as_deref().unwrap_or("another client library");
         let listens = if entry.listens { "listening" } else { "not listening" };
         text.push_str(&format!("  {place}  {client}  {listens}\n"));
     }
@@ -215,7 +215,7 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
 
 /// The value of a key after an eviction, as far as it is shown.
 pub const EVICTED: &[u8] = b"evicted:";
-pub const TAKEN_WITH: &str = "muxlock evict --now takes it";
+pub const TAKEN_WITH: &str = "muxlock revoke --now takes it";
 
 /// Whether so many masters have a key that never expires that the rest is no quorum.
 pub fn never_expires(inspection: &Inspection) -> bool {
@@ -262,7 +262,7 @@ fn summary(resource: &str, seen: &Seen) -> String {
         if holder.as_bytes() == EVICTED {
             let free = inspection.free_in().map(|left| format!("; free in {}", seconds(left)));
             let free = free.unwrap_or_default();
-            return format!("{resource} was evicted on {count} of {total}{free}");
+            return format!("{resource} was revoked on {count} of {total}{free}");
         }
         let free = match inspection.free_in() {
             _ if never_expires(inspection) => {
@@ -271,12 +271,12 @@ fn summary(resource: &str, seen: &Seen) -> String {
             Some(left) => {
                 format!("free for others in {} at the latest unless renewed", seconds(left))
             }
-            None => "when it will be free is not known".to_owned(),
+            None => "the time until it is free is unknown".to_owned(),
         };
         return format!("{resource} is held by {holder} on {count} of {total}; {free}");
     }
     if let Some(count) = seen.sharing() {
-        return format!("{resource} is shared, on {count} of {total}");
+        return format!("{resource} has read locks on {count} of {total}");
     }
     if !inspection.is_answered() {
         let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();

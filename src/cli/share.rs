@@ -78,8 +78,8 @@ impl Shares {
     /// In words.
     pub fn said(&self) -> String {
         match self.count {
-            1 => "shared by 1 reader".to_owned(),
-            count => format!("shared by {count} readers"),
+            1 => "1 read lock".to_owned(),
+            count => format!("{count} read locks"),
         }
     }
 }

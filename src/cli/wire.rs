@@ -192,7 +192,7 @@ impl fmt::Display for Failure {
             Failure::Lost(kind) => kind.fmt(f),
             Failure::Unmade(why) => f.write_str(why),
             Failure::Tls(kind) => write!(f, "TLS failed: {kind}"),
-            Failure::Strange => f.write_str("what answers is no Redis server"),
+            Failure::Strange => f.write_str("the answering server is not Redis"),
             Failure::Refused(refusal) => refusal.fmt(f),
         }
     }

@@ -113,9 +113,9 @@ fn inspect_shows_how_many_share_a_resource() {
     masters[0].query(&[b"ZADD", b"deploy", b"1", b"over"]).unwrap();
     let (code, out, err) = inspect(&[]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert!(out.ends_with("\ndeploy is shared, on 3 of 3\n"), "{out}");
+    assert!(out.ends_with("\ndeploy has read locks on 3 of 3\n"), "{out}");
     for (line, master) in out.lines().zip(masters.iter()) {
-        assert!(line.starts_with(&format!("{}  shared by 2 readers  ", master.addr())), "{line}");
+        assert!(line.starts_with(&format!("{}  2 read locks  ", master.addr())), "{line}");
     }
     let (code, out, _) = inspect(&["--json"]);
     let json: Value = serde_json::from_str(&out).expect("it is JSON");
@@ -162,7 +162,7 @@ fn inspect_shows_the_queue_and_who_of_it_listens() {
         let address = masters[gate].addr();
         let shown = format!(
             "\nqueue on {address}: 3\n  0  {channel}  listening\n  1  {ended}  not listening\n  \
-             2  not of this library  not listening\ndeploy is held by "
+             2  another client library  not listening\ndeploy is held by "
         );
         assert!(code == 0 && err.is_empty() && out.contains(&shown), "{out}");
         assert_eq!(out.matches("queue on").count(), 1, "the others have none: {out}");
@@ -187,8 +187,7 @@ fn inspect_shows_the_queue_and_who_of_it_listens() {
         // Who may not read it is told so, and the rest.
         masters[gate].query(&[b"ACL", b"SETUSER", b"default", b"-lrange"]).unwrap();
         let (code, out, _) = inspect(&[]);
-        let refused =
-            format!("\nqueue on {address}: not known: it refused: NOPERM\ndeploy is held");
+        let refused = format!("\nqueue on {address}: unknown: it refused: NOPERM\ndeploy is held");
         assert!(code == 0 && out.contains(&refused), "{out}");
         assert!(lock.unlock().unwrap().was_held());
     });

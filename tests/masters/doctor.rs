@@ -254,7 +254,7 @@ fn masters_that_were_just_started_are_told_once() {
     assert_eq!((&seen.json["verdict"], &seen.json["votes"]), (&"notes".into(), &2.into()));
     let own = [&patient[..], &["--restart-guard", "own_observation"]].concat();
     let seen = doctor(&urls, &own);
-    assert!(seen.json.to_string().contains("with own_observation, a client"), "{}", seen.json);
+    assert!(seen.json.to_string().contains("with own_observation, a new client"), "{}", seen.json);
     assert_eq!(seen.code, 0, "that is what was asked for");
 }
 
@@ -340,7 +340,7 @@ fn name_outside_of_the_keys_is_no_fault_of_the_masters() {
     let seen = doctor(&urls, &SLOW);
     let text = seen.json.to_string();
     assert_eq!((seen.code, &seen.json["votes"]), (0, &3.into()), "{text}");
-    assert!(text.contains("outside of the keys") && text.contains("--prefix"), "{text}");
+    assert!(text.contains("exclude the key") && text.contains("--prefix"), "{text}");
     assert!(!text.contains("~*\"") && !text.contains("~*'") && !text.contains("quorum "), "{text}");
     let errors = seen.findings().iter().filter(|it| it["severity"] == "error").count();
     assert_eq!(errors, 0, "{text}");
@@ -455,7 +455,7 @@ fn rights_to_wait_are_found_and_granted() {
         // Commands without authentication are every user's.
         let missing = waiter.split(' ').filter(|right| *right != "+hello");
         assert!(missing.into_iter().all(|right| fix.contains(right)), "{fix}");
-        assert!(text.contains("ask it again after random delays") && seen.code == 0, "{text}");
+        assert!(text.contains("retry there after random delays") && seen.code == 0, "{text}");
         paste(&fix, None);
         is_silent();
     }

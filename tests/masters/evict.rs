@@ -79,9 +79,7 @@ fn with_now_there_may_be_two_holders() {
     let quick = ["--node-timeout", "500ms", "--restart-guard", "off"];
     let (code, out, err) = run(command.args(quick).env("MUXLOCK_NODES", urls.join(",")));
     assert_eq!(code, 0, "{out}{err}");
-    assert!(
-        err.contains(&format!("takes the lock from {holder} while it may believe for another "))
-    );
+    assert!(err.contains(&format!("takes the lock from {holder}, which can use it for another ")));
     let next = other.try_lock_for(KEY, SHORT, TTL).unwrap();
     assert!(plain.is_valid() && next.is_valid(), "two at once");
 }
@@ -134,7 +132,8 @@ fn nothing_is_evicted_that_is_not_named_or_not_held() {
     let lock = take(&redlock, TTL);
     let holder = fingerprint(&lock);
     let (code, out, err) = evict(&urls, &[]);
-    let text = format!("muxlock: refused: say --holder '{holder}', which inspect shows\n");
+    let text =
+        format!("muxlock: refused: pass --holder '{holder}', the holder that inspect shows\n");
     assert_eq!((code, out.as_str(), err), (1, "", text));
     let (code, out, _) = evict(&urls, &["--holder", "00000000"]);
     let text = "another holder has it\n00000000 does not hold deploy\n";
@@ -236,7 +235,10 @@ fn terminal_is_asked_for_the_name() {
     };
     let (code, out, _) = type_it("deplo");
     assert!(code == 1 && out.contains("Type the resource's name to go on: "), "{out}");
-    assert!(out.contains("Two may work on deploy at once.") && out.contains("refused: "), "{out}");
+    assert!(
+        out.contains("Two holders might work on deploy at once.") && out.contains("refused: "),
+        "{out}"
+    );
     assert_eq!(have(&masters, lock.token().as_bytes()), 3);
     let (code, out, _) = type_it(KEY);
     assert_eq!(code, 0, "{out}");

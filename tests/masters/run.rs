@@ -111,7 +111,8 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
 
     let (status, _, err) = code(&["--max-time", "100ms", "r", "sleep", "60"]);
     assert_eq!(status, 124);
-    let words = "muxlock: --max-time is over; the command gets SIGTERM now and SIGKILL in 2.0 s\n";
+    let words =
+        "muxlock: --max-time has passed; the command gets SIGTERM now and SIGKILL in 2.0 s\n";
     assert_eq!(err, words);
     assert_eq!(code(&["r", "true"]).0, 0, "every lock was released");
 
@@ -130,12 +131,19 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
 fn wrong_usage_is_told_from_the_codes_of_a_command() {
     let list = "redis://127.0.0.1:1";
     let table: [(&[&str], &str); 8] = [
-        (&["--ttl", "1m", "r", "true"], "muxlock: ttl is 1m: at most max-ttl, which is 30s; all "),
+        (
+            &["--ttl", "1m", "r", "true"],
+            "muxlock: ttl is 1m: it can be max-ttl at most, which is 30s; all ",
+        ),
         (
             &["--kill-after", "9s", "r", "true"],
-            "muxlock: kill-after is 9s: at most 4s 400ms with a ttl of 10s; it needs --ttl 20s 222ms\n",
+            "muxlock: kill-after is 9s: it can be 4s 400ms at most with a ttl of 10s; it needs \
+             --ttl 20s 222ms\n",
         ),
-        (&["--ttl", "200ms", "r", "true"], "muxlock: ttl is 200ms: more than 222ms with "),
+        (
+            &["--ttl", "200ms", "r", "true"],
+            "muxlock: ttl is 200ms: it must be more than 222ms with ",
+        ),
         (
             &["--ttl", "10", "r", "true"],
             "error: invalid value '10' for '--ttl <D>': it has no unit",
@@ -289,7 +297,7 @@ fn resource_stays_locked_for_longer_than_max_ttl() {
     signal("TERM", child.id());
     let (code, _, err) = child.end();
     assert_eq!(code, 143, "{err}");
-    assert!(err.starts_with("muxlock: r stays locked for 1.0 s, in place of 5"), "{err}");
+    assert!(err.starts_with("muxlock: r stays locked for 1.0 s instead of 5"), "{err}");
     soon("it is over", || !is_locked());
 
     // It is lost after the command's end.
@@ -454,7 +462,7 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     let set = |words: &[&[u8]]| masters.iter().for_each(|it| drop(it.query(words).unwrap()));
     let inspect = |name| run(muxlock(&["inspect", name]).env("MUXLOCK_NODES", &list)).1;
     set(&[b"SET", b"old", b"worker-3"]);
-    let words = "it never expires: no TTL (muxlock evict --now takes it)\n";
+    let words = "it never expires: no TTL (muxlock revoke --now takes it)\n";
     let (code, _, err) = run(&mut unhurried(&list, &["old", "true"]));
     assert!(code == 121 && err.ends_with(words), "{err}");
     let seen = inspect("old");
@@ -469,9 +477,9 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
 
     set(&[b"SET", b"taken", b"evicted:0123456789abcdef", b"PX", b"20000"]);
     let (_, _, err) = run(&mut unhurried(&list, &["taken", "true"]));
-    assert!(err.starts_with("muxlock: contended: taken was evicted; free in "), "{err}");
+    assert!(err.starts_with("muxlock: contended: taken was revoked; free in "), "{err}");
     let seen = inspect("taken");
-    assert!(seen.contains("\ntaken was evicted on 3 of 3; free in "), "{seen}");
+    assert!(seen.contains("\ntaken was revoked on 3 of 3; free in "), "{seen}");
 
     set(&[b"HSET", b"map", b"a", b"b"]);
     let seen = inspect("map");
@@ -485,7 +493,7 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
         assert_eq!(err, format!("muxlock: contended: {words}"));
     }
     let (_, out, _) = run(muxlock(&["evict", "map", "--holder", "a"]).env("MUXLOCK_NODES", &list));
-    assert!(out.contains("others share it, or it is no lock\na does not hold map\n"), "{out}");
+    assert!(out.contains("it has read locks, or is no lock\na does not hold map\n"), "{out}");
     set(&[b"PEXPIRE", b"map", b"20000"]);
     let (_, _, err) = run(&mut unhurried(&list, &["map", "true"]));
     assert!(err.ends_with("another type on 3 of 3 masters (--wait 30s would wait)\n"), "{err}");
@@ -571,10 +579,7 @@ fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
     let (_masters, _redlock, list) = start();
     let (code, _, err) = run(&mut unhurried(&list, &["-v", "r", "true"]));
     assert_eq!(code, 0);
-    assert!(
-        err.contains("muxlock: granted r on ") && err.contains("muxlock: let go of r"),
-        "{err}"
-    );
+    assert!(err.contains("muxlock: granted r on ") && err.contains("muxlock: released r"), "{err}");
     let url = list.split(',').next().unwrap().replace("redis://", "redis://:secret@");
     let warned = run(&mut unhurried(&list, &["--node", &url, "r", "true"])).2;
     assert!(warned.contains("--node has a password"), "{warned}");
@@ -595,7 +600,7 @@ fn command_runs_with_several_resources() {
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let (code, _, err) = child.end();
     assert_eq!(code, 0, "{err}");
-    assert!(err.contains("granted r,s,t on ") && err.contains("let go of r,s,t after"), "{err}");
+    assert!(err.contains("granted r,s,t on ") && err.contains("released r,s,t after"), "{err}");
 
     let lock = redlock.try_lock("t", TTL).unwrap();
     assert_eq!(redlock.shutdown(TTL), 0);
@@ -631,7 +636,7 @@ fn command_shares_its_resource() {
     let [one, two] = [hold("--shared"), hold("--shared")];
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
     let (code, _, err) = run(&mut unhurried(&list, &["--exclusive", "r", "true"]));
-    let words = "contended: others share r on 3 of 3 masters (--wait 30s would";
+    let words = "contended: r has read locks on 3 of 3 masters (--wait 30s would";
     assert!(code == 121 && err.contains(words), "{err}");
 
     let mut waits = unhurried(&list, &["-w", "60s", "--exclusive", "r", "true"]);
@@ -669,7 +674,7 @@ fn command_takes_one_of_several_permits() {
     let verbose = ["-v", "-w", "20s", "--slots", "2", "smtp", "true"];
     let (code, _, err) = run(&mut unhurried(&list, &verbose));
     assert!(code == 0 && err.contains("muxlock: granted smtp{2}:"), "{err}");
-    assert!(err.contains("muxlock: let go of smtp{2}:"), "{err}");
+    assert!(err.contains("muxlock: released smtp{2}:"), "{err}");
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 

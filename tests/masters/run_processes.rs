@@ -153,7 +153,7 @@ fn command_of_another_user_is_not_waited_for() {
     let (code, _, err) = child.end();
     let _ = fs::remove_dir_all(folder);
     assert!(goes_on, "{code}: {err}");
-    let last = "muxlock: the command could not be killed and goes on; the lock ends by itself\n";
+    let last = "muxlock: the command could not be killed and goes on; its lock expires\n";
     assert!(code == 120 && err.ends_with(last), "{code}: {err}");
 }
 

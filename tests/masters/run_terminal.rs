@@ -123,5 +123,5 @@ fn terminal_is_as_before_once_the_command_was_ended() {
     let (_, shown) = at_terminal(&list, &script, &[]);
     assert!(shown.contains("end:124\n") && shown.contains("the same\n"), "{shown}");
     let (_, after) = shown.split_once("\u{1b}[?1047l").expect("the normal screen is back");
-    assert!(after.contains("muxlock: --max-time is over\n"), "{shown}");
+    assert!(after.contains("muxlock: --max-time has passed\n"), "{shown}");
 }

@@ -59,7 +59,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 const CHANNEL_RIGHTS: [&str; 2] = ["subscribe", "publish"];
 const CHANNELS: &str = "&muxlock:*";
-const WAITS_SLOWER: &str = "clients that wait ask it again after random delays";
+const WAITS_SLOWER: &str = "waiting clients retry there after random delays";
 /// With fewer, a client that waits may not be told that its key has changed.
 const TRACKED_KEYS_MIN: u64 = 1_000;
 /// What servers have by default.
@@ -219,7 +219,7 @@ impl Findings<'_> {
             .iter()
             .any(|name| said.info(name).is_some_and(|value| value != "0"));
         let (id, why) = if mode == Some("sentinel") {
-            (Id::Sentinel, "it is a sentinel: list independent masters")
+            (Id::Sentinel, "it is a Sentinel: list independent masters")
         } else if mode == Some("cluster") {
             (Id::Cluster, "it is a node of a cluster: list independent masters")
         } else if said.info("role").is_some_and(|role| role != "master") {
@@ -262,7 +262,7 @@ impl Findings<'_> {
         let max = said.figure("maxmemory").unwrap_or(0);
         let policy = said.info("maxmemory_policy").unwrap_or("noeviction");
         if max > 0 && policy != "noeviction" {
-            let why = "its maxmemory-policy may evict locks that are held";
+            let why = "its maxmemory-policy can delete locks that are held";
             let fix = self.config_set(&[("maxmemory-policy", "noeviction")]);
             self.fail(Finding::new(Error, Id::Evicts, why).mended_by(fix));
         }
@@ -313,7 +313,7 @@ impl Findings<'_> {
             self.wait();
             let what = if elected == age { "promoted" } else { "started" };
             let why = format!(
-                "it was {what} a short time ago, and may have lost locks: clients ignore it for \
+                "it was {what} a short time ago and might have lost locks: clients ignore it for \
                  another {} s",
                 left.as_secs_f64().ceil()
             );
@@ -343,10 +343,8 @@ impl Findings<'_> {
             }
             Some(left) => {
                 let left = seconds(left);
-                let why = format!(
-                    "{what}, and may lack locks: clients ignore it for another {left} s, and trust \
-                     it then"
-                );
+                let why =
+                    format!("{what}, and might lack locks: clients ignore it for another {left} s");
                 Finding::new(Warning, Id::Promoted, why)
             }
             None => self.unseen(said, what),
@@ -360,8 +358,8 @@ impl Findings<'_> {
         let seconds = self.subject.common.quarantine.as_secs_f64().ceil();
         let key = self.subject.common.sighting_key.escape_ascii();
         let why = format!(
-            "{what}, and may lack locks: clients ignore it for {seconds} s from when the first of \
-             them that may write the key {key} takes a lock"
+            "{what}, and might lack locks: clients ignore it for {seconds} s from when the first \
+             client that may write the key {key} takes a lock"
         );
         let has_backlog = said.info("repl_backlog_active") == Some("1");
         if !has_backlog || said.info("connected_slaves") != Some("0") {
@@ -385,7 +383,7 @@ impl Findings<'_> {
             let names: Vec<_> =
                 missing.iter().map(|(name, value)| format!("{name} {value}")).collect();
             let why = format!(
-                "its address says durable=yes, which needs {}: a restart may lose locks, and \
+                "its address says durable=yes, which needs {}: a restart can lose locks, and \
                  no client waits for it",
                 names.join(", ")
             );
@@ -401,7 +399,7 @@ impl Findings<'_> {
                 let why = "a snapshot failed, so it refuses locks";
                 self.fail(Finding::new(Error, id, why).mended_by(fix));
             } else {
-                let why = "when a snapshot fails, it refuses locks";
+                let why = "it refuses locks as soon as a snapshot fails";
                 self.add(Finding::new(Warning, id, why).mended_by(fix));
             }
         }
@@ -449,7 +447,7 @@ impl Findings<'_> {
             if lag == 0 || lag > most {
                 let shown = humantime::format_duration(down_after);
                 let why = format!(
-                    "it may write for longer than the {shown} after which the Sentinels promote \
+                    "it can write for longer than the {shown} after which the Sentinels promote \
                      another: min-replicas-max-lag is {lag}"
                 );
                 let finding = Finding::new(Error, Id::MinReplicas, why);
@@ -467,7 +465,7 @@ impl Findings<'_> {
         if let Some(sentinels) = sentinels.filter(|sentinels| *sentinels != servers) {
             let why = format!(
                 "there are {sentinels} Sentinels for {servers} servers: run one beside each server, \
-                 and none elsewhere, or a network that is cut may have two masters"
+                 and none elsewhere; otherwise a split network can have two masters"
             );
             self.add(Finding::new(Warning, Id::Sentinels, why));
         }
@@ -480,7 +478,7 @@ impl Findings<'_> {
         };
         if at_once < replicas {
             let why = format!(
-                "in a failover that is ordered, the old master keeps writing while its {replicas} \
+                "in a failover by command, the old master keeps writing while its {replicas} \
                  replicas leave it: parallel-syncs is {at_once} (SENTINEL SET on each Sentinel)"
             );
             self.add(Finding::new(Warning, Id::Sentinels, why));
@@ -496,7 +494,7 @@ impl Findings<'_> {
         }
         let limits = said.setting("client-output-buffer-limit").and_then(normal_limits);
         if limits.is_some_and(|limits| limits.into_iter().any(is_small)) {
-            let why = "its client-output-buffer-limit closes connections that wait for few answers";
+            let why = "its client-output-buffer-limit closes connections with few unread answers";
             let fix = self.config_set(&[("client-output-buffer-limit", "normal 0 0 0")]);
             self.add(Finding::new(Warning, Id::OutputBuffer, why).mended_by(fix));
         }
@@ -524,7 +522,7 @@ impl Findings<'_> {
             return;
         };
         if !is_loopback(host) {
-            let why = "every program that reaches it may take and delete locks: give it a password";
+            let why = "every program that reaches it can take and delete locks: give it a password";
             return self.add(Finding::new(Warning, Id::Open, why));
         }
         // It was asked from its own machine, which protected mode allows.
@@ -620,7 +618,7 @@ impl Findings<'_> {
     fn waiting(&mut self, said: &Said) {
         let limit = said.setting("tracking-table-max-keys").and_then(|limit| limit.parse().ok());
         if limit.is_some_and(|limit: u64| (1..TRACKED_KEYS_MIN).contains(&limit)) {
-            let why = "tracking-table-max-keys is small: it forgets to tell clients that wait";
+            let why = "tracking-table-max-keys is small: waiting clients can miss a notification";
             let fix = self.config_set(&[("tracking-table-max-keys", TRACKED_KEYS)]);
             self.add(Finding::new(Note, Id::Waiting, why).mended_by(fix));
         }
@@ -737,14 +735,14 @@ impl Findings<'_> {
             .partition(|right| NEEDED.contains(right) || is_marked && *right == "time");
         if !needed.is_empty() {
             let why = format!(
-                "it does not know {}, which every lock needs: take its rename-command out",
+                "it does not know {}, which every lock needs: remove its rename-command",
                 names(&needed)
             );
             self.fail(Finding::new(Error, Id::Script, why));
         }
         if !useful.is_empty() {
             let why = format!(
-                "it does not know {}, by which clients know it: take its rename-command out",
+                "it does not know {}, which clients need to identify it: remove its rename-command",
                 names(&useful)
             );
             self.add(Finding::new(Error, Id::Script, why));

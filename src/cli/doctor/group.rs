@@ -87,8 +87,8 @@ fn foreign_name(config: &Config, report: &mut Report) {
     let masters: Vec<_> =
         report.foreign.iter().map(|node| config.master(*node).address.to_string()).collect();
     let why = format!(
-        "no lock was tried: this command's name for it is outside of the keys of the locks' user on \
-         {}. Give the prefix that the names of your locks have (--prefix or key_prefix)",
+        "no lock was tried: on {}, the permissions of the locks' user exclude the key that this \
+         command uses: give the prefix of your locks (--prefix)",
         masters.join(", ")
     );
     report.add(Finding::new(Warning, Id::NotChecked, why));
@@ -109,7 +109,7 @@ fn several_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: 
         let name = config.master(node).address;
         let why = format!(
             "{name} leads to different servers, at {first} and at {other}: two clients can hold \
-             the same lock. Give each server its own name, and list each name once"
+             the same lock; give each server its own name, and list each name once"
         );
         report.add(Finding::new(Error, Id::SeveralServers, why).of(node));
         report.standings[node] = Standing::Fails;
@@ -266,7 +266,7 @@ fn votes(config: &Config, report: &mut Report) {
             let seconds = config.common().quarantine.saturating_add(CONNECTING).as_secs_f64();
             let why = format!(
                 "{votes} of {total} masters can vote now for a client that starts, and a lock \
-                 needs {quorum}: run commands with --wait {}s, or mend what is said of the masters",
+                 needs {quorum}: run commands with --wait {}s, or fix the other findings",
                 seconds.ceil()
             );
             report.add(Finding::new(Error, Id::Quorum, why));

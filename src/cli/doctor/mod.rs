@@ -163,7 +163,7 @@ fn untried(config: &Config, report: &Report) -> Option<Finding> {
     }
     let is_strict = |node| config.master(node).restart_guard == RestartGuard::OwnObservation;
     let why = match (0..config.nodes()).any(is_strict) {
-        true => "no lock was taken: with own_observation, a client that has just started waits",
+        true => "no lock was taken: with own_observation, a new client has to wait first",
         false => "no lock was taken: too few masters can vote",
     };
     Some(Finding::new(Severity::Note, Id::NotChecked, why))

@@ -142,7 +142,7 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
     let mut tail = Vec::new();
     if report.findings.iter().any(|finding| finding.fix.is_some()) {
         if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
-            tail.push("The commands have no password: set REDISCLI_AUTH to it.");
+            tail.push("The commands contain no password: set REDISCLI_AUTH before you run them.");
         }
         let is_closed =
             |node| matches!(config.master(node).place, Place::Sentinel { has_password: true, .. });
@@ -151,8 +151,8 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
         }
         if report.findings.iter().any(|it| it.fix.as_ref().is_some_and(|fix| is_setting(fix))) {
             tail.push(
-                "What CONFIG SET and ACL SETUSER change ends with a restart: write it into \
-                       the server's file too.",
+                "A restart undoes CONFIG SET and ACL SETUSER: write the changes into the server's \
+                 configuration file.",
             );
         }
     }
@@ -167,7 +167,7 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
         .filter(|(found, _)| *found > 0)
         .map(|(found, name)| count(found, name));
     let parts = parts.collect::<Vec<_>>().join(", ");
-    let found = if parts.is_empty() { "nothing to mend".to_owned() } else { parts };
+    let found = if parts.is_empty() { "no findings".to_owned() } else { parts };
     let (votes, total) = (report.count(Standing::Votes), config.nodes());
     text.push_str(&format!(
         "{found}; {votes} of {} can vote now, a lock needs {}\n",

@@ -282,7 +282,7 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
         let any = nodes.iter().filter(|node| is_other_type(node)).count();
         if shared >= quorum(total) {
             return Some((
-                format!("others share {resource} on {shared} of {total} masters"),
+                format!("{resource} has read locks on {shared} of {total} masters"),
                 false,
             ));
         }
@@ -295,8 +295,7 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
             );
             return Some((text, is_endless));
         }
-        let text =
-            format!("others share {resource}, or it is no lock, on {any} of {total} masters");
+        let text = format!("{resource} has read locks, or is no lock, on {any} of {total} masters");
         return (any >= quorum(total)).then_some((text, false));
     };
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
@@ -304,7 +303,7 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
     let left = inspection.free_in().map(seconds);
     if holder.as_bytes() == EVICTED {
         let free = left.map_or_else(String::new, |left| format!("; free in {left}"));
-        return Some((format!("{resource} was evicted{free}"), false));
+        return Some((format!("{resource} was revoked{free}"), false));
     }
     let text = format!("{holder} holds {resource} on {count} of {total} masters");
     if never_expires(inspection) {

@@ -280,7 +280,9 @@ fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), Strin
     }
     let [given, most] = [given, max_ttl].map(humantime::format_duration);
     let all = "all clients must have the same";
-    Err(format!("{name} is {given}: at most max-ttl, which is {most}; {all} (--max-ttl {given})"))
+    Err(format!(
+        "{name} is {given}: it can be max-ttl at most, which is {most}; {all} (--max-ttl {given})"
+    ))
 }
 
 /// The time from SIGTERM to SIGKILL. Both must fit into what is left after a renewal has failed:
@@ -295,7 +297,7 @@ fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
     };
     let Some(most) = most else {
         let (given, least) = (shown(args.ttl), shown(needed(Duration::ZERO)));
-        return Err(format!("ttl is {given}: more than {least} with this node-timeout"));
+        return Err(format!("ttl is {given}: it must be more than {least} with this node-timeout"));
     };
     match args.kill_after {
         None => Ok(KILL_AFTER_DEFAULT.min(most)),
@@ -303,7 +305,7 @@ fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
         Some(given) => {
             let (ttl, needed) = (shown(args.ttl), shown(needed(given)));
             let (given, most) = (shown(given), shown(most));
-            let bound = format!("at most {most} with a ttl of {ttl}");
+            let bound = format!("it can be {most} at most with a ttl of {ttl}");
             Err(format!("kill-after is {given}: {bound}; it needs --ttl {needed}"))
         }
     }

@@ -392,7 +392,7 @@ impl<'a> Run<'a> {
         if self.ending.is_none() && !(wants_terminal && terminal.is_ours()) {
             if !self.locks.plan.args.quiet {
                 let left = seconds(self.deadline.since(self.locks.mux.now()));
-                let then = "and it is killed before that unless it goes on";
+                let then = "and muxlock kills it before that unless you continue it";
                 say(&format!("the command was stopped; its lock lasts for another {left}, {then}"));
             }
             // The shell notices, and continues this process with `fg` or `bg`.
@@ -455,7 +455,7 @@ impl<'a> Run<'a> {
             if now >= ends_at {
                 self.is_timed_out = true;
                 let then = self.end()?;
-                self.tell("--max-time is over".into(), &then);
+                self.tell("--max-time has passed".into(), &then);
             } else {
                 until = Some(ends_at);
             }
@@ -526,10 +526,11 @@ impl<'a> Run<'a> {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,
         });
-        let mut lease = lease.ok_or_else(|| io::Error::other("the lock is not there"))?;
+        let mut lease =
+            lease.ok_or_else(|| io::Error::other("a bug of muxlock: the lock is missing"))?;
         if let Some(left) = left {
             say(&left);
-            say("the command could not be killed and goes on; the lock ends by itself");
+            say("the command could not be killed and goes on; its lock expires");
             locks.mux.let_go(&mut lease);
             return Ok(if self.is_lost { LOST } else { code });
         }
@@ -557,13 +558,13 @@ impl<'a> Run<'a> {
                 let extended = locks.finish(op)?;
                 locks.drain()?;
                 let Done::Extended(mut lease, result) = extended else {
-                    return Err(io::Error::other("the lock is not there"));
+                    return Err(io::Error::other("a bug of muxlock: the lock is missing"));
                 };
                 locks.mux.let_go(&mut lease);
                 match result {
                     Ok(()) if kept < missing && !args.quiet => {
                         let (kept, missing) = (seconds(kept), seconds(missing));
-                        say(&format!("{name} stays locked for {kept}, in place of {missing}"));
+                        say(&format!("{name} stays locked for {kept} instead of {missing}"));
                     }
                     Ok(()) if args.verbose => {
                         say(&format!("{name} stays locked for another {}", seconds(kept)));
@@ -574,7 +575,7 @@ impl<'a> Run<'a> {
                     }
                     Err(error) => {
                         say(&format!(
-                            "{name} may not be locked for --at-least: {}",
+                            "{name} might not stay locked for --at-least: {}",
                             error.in_the_tool()
                         ));
                     }
@@ -597,7 +598,7 @@ impl<'a> Run<'a> {
                     _ => {}
                 }
                 if args.verbose {
-                    say(&format!("let go of {name} after {}", seconds(held)));
+                    say(&format!("released {name} after {}", seconds(held)));
                 }
             }
         }
