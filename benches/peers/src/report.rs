@@ -6,11 +6,12 @@ use std::{fs, io};
 use crate::driver::{Cell, Entry};
 use crate::presentation::{Column, word};
 use crate::questions::Question;
-use crate::targets::{self, Target};
+use crate::targets::{self, Target, Tier};
 
 const WRITTEN_BY: &str = "Written by `scripts/bench`, which measures all of this anew.";
-const ABOUT_TARGETS: &str = "What the library promises itself. The four states are: all masters \
-    healthy, one refuses, one frozen, two frozen. A target that was not measured is a miss.";
+const ABOUT_TARGETS: &str = "What users may rely on, and what is worked at. The four states are: \
+    all masters healthy, one refuses, one frozen, two frozen. A target that was not measured is a \
+    miss; one that the floor itself misses is impossible.";
 const ABOUT_NOISE: &str = "How far the first client's figures of single turns lie apart, the \
     middle eight tenths of them, in terms of their median; how much of the machine was used by \
     processes that had no part in the measurement; and how much of it its host took away.";
@@ -80,19 +81,34 @@ pub fn noise(answers: &[Answer]) -> String {
     align(&rows, 2)
 }
 
-/// What was promised, and whether it was kept.
+/// What was promised and what is aimed at, in a table each, and whether it was kept.
 pub fn promises(targets: &[Target]) -> String {
-    let header = ["target", "promised", "measured", "", "the floor itself"];
+    let tiers = [("Promised", Tier::Promised), ("Aimed at", Tier::Aimed)];
+    let tables = tiers.map(|(title, tier)| {
+        let targets = targets.iter().filter(|target| target.tier == tier);
+        format!("### {title}\n\n{}", table_of(targets))
+    });
+    tables.join("\n")
+}
+
+fn table_of<'a>(targets: impl Iterator<Item = &'a Target>) -> String {
+    let header = ["target", "bound", "measured", "", "the floor itself"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    for Target { text, bound, figures, digits, is_met, floor } in targets {
+    for target in targets {
+        let Target { text, bound, figures, digits, floor, .. } = target;
         let list = |figures: &[f64]| {
             let figures: Vec<String> =
                 figures.iter().map(|figure| number(*figure, *digits)).collect();
             figures.join(" · ")
         };
-        let verdict = if *is_met { "pass" } else { "**miss**" };
+        let verdict = match (target.is_possible(), target.is_met()) {
+            (false, _) => "**impossible**",
+            (true, true) => "pass",
+            (true, false) => "**miss**",
+        };
+        let bound = bound.text(*digits);
         let text = (*text).to_owned();
-        rows.push(vec![text, bound.clone(), list(figures), verdict.to_owned(), list(floor)]);
+        rows.push(vec![text, bound, list(figures), verdict.to_owned(), list(floor)]);
     }
     align(&rows, 1)
 }

