@@ -7,7 +7,7 @@
 //! With `idle` before the addresses, it takes no lock: the numbers are those of an idle process.
 //!
 //! [`Sampler`] is what to copy. Install the exporter of your choice in place of [`Printer`], which
-//! prints the last values when the program ends. `docs/operating.md` has rules for alerts on these
+//! prints the last values when the program ends. `docs/monitoring.md` has rules for alerts on these
 //! names. No name and no label says which resource is locked: there are too many.
 //!
 //! With the crate `prometheus-client`, a collector reads the numbers at each scrape instead:

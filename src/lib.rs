@@ -149,8 +149,8 @@
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the
-//! repository, each with its tests. `docs/guarantees.md` and `docs/operating.md` explain the
-//! guarantees and the settings.
+//! repository, each with its tests. `docs/guarantees.md` lists the promises, and `docs/settings.md`
+//! the settings.
 //!
 //! # Versions
 //! Semantic versioning covers everything at the root of the crate, also what is defined in
@@ -262,8 +262,8 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../docs/guarantees.md")]
     struct Guarantees;
-    #[doc = include_str!("../docs/migrating.md")]
-    struct Migrating;
+    #[doc = include_str!("../docs/other-clients.md")]
+    struct OtherClients;
     #[doc = include_str!("../docs/operating.md")]
     struct Operating;
 }

@@ -116,7 +116,7 @@ impl Builder {
     /// with replicas, at most 16 of whose Sentinels are listed, with the name that they have for
     /// it. The client asks them where the master is before each connection, and once a second
     /// while it is connected. A failover may lose locks; the client waits until they are over. That
-    /// needs settings of the servers: see "One master with Sentinel" in `docs/guarantees.md`.
+    /// needs settings of the servers: see `docs/sentinel.md`.
     /// `sentinel_user` and `sentinel_password` are parameters for the Sentinels themselves.
     ///
     /// All clients of a resource must list the same masters (R35), in the same order if locks are

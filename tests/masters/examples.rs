@@ -89,7 +89,7 @@ fn kinds_exclude_what_they_must_and_let_others_in() {
     soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }
 
-/// The names that `docs/operating.md` has rules for.
+/// The names that `docs/monitoring.md` has rules for.
 #[test]
 fn metrics_are_named_and_counted() {
     let masters = Masters::start(3).unwrap();
@@ -127,7 +127,7 @@ fn metrics_are_named_and_counted() {
     }
 }
 
-/// The alert of `docs/operating.md`: twice the masters that vote are no more than all of them.
+/// The alert of `docs/monitoring.md`: twice the masters that vote are no more than all of them.
 #[test]
 fn process_that_locks_nothing_causes_no_alert() {
     let pages = |urls: Vec<String>| {
