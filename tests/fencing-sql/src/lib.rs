@@ -14,7 +14,7 @@ use muxlock::{FencingToken, Redlock};
 use rusqlite::Connection;
 use testbed::{Again, Folder, PATIENT, TTL, all_ready, is_child, patient, re_execute, tell_parent};
 
-/// As in `docs/guarantees.md`, word by word; each has the number first.
+/// As in `docs/fencing.md`, word by word; each has the number first.
 const TABLE: &str =
     "CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT, fence BIGINT NOT NULL DEFAULT 0)";
 const ENTER: &str = "UPDATE account SET fence = ?1 WHERE id = ?2 AND fence <= ?1";
@@ -111,7 +111,7 @@ impl Scene {
 fn documented_statements_are_those_that_are_tested() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     // Without the comments at the ends of lines.
-    let page = include_str!("../../../docs/guarantees.md").lines();
+    let page = include_str!("../../../docs/fencing.md").lines();
     let page = words(
         &page.map(|line| line.split(" -- ").next().unwrap_or("")).collect::<Vec<_>>().join("\n"),
     );
