@@ -12,14 +12,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every Rust file of the library, with its path below `src`; the command-line tool, and what
-/// starts servers for tests, apart.
+/// Every Rust file of the library, with its path below `src`; those that start servers for tests,
+/// apart.
 fn library() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("src"), &mut files);
-    let apart = ["cli/", "bin/", "testing/"];
-    files.retain(|(path, _)| !apart.iter().any(|folder| path.starts_with(folder)));
+    files.retain(|(path, _)| !path.starts_with("testing/"));
     assert!(files.len() > 20, "the sources were found");
+    files
+}
+
+/// Every Rust file of the command-line tool, with its path below `cli/src`.
+fn tool() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    collect(&root().join("cli/src"), &mut files);
+    assert!(files.len() > 20, "the sources of the tool were found");
     files
 }
 
@@ -36,8 +43,9 @@ fn collect(folder: &Path, files: &mut Vec<(String, String)>) {
                 collect(&path, files);
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let below = path.strip_prefix(root().join("src")).unwrap_or(&path);
-            let name = below.display().to_string();
+            let below = |folder| path.strip_prefix(root().join(folder)).ok();
+            let name = ["src", "cli/src"].into_iter().find_map(below).unwrap_or(&path);
+            let name = name.display().to_string();
             files.push((name, fs::read_to_string(&path).expect("the file is text")));
         }
     }
@@ -422,10 +430,8 @@ fn tests_and_benches_include_no_file_of_another() {
 
 #[test]
 fn sources_are_clean() {
-    let mut files = library();
-    for folder in
-        ["tests", "testbed", "benches", "examples", "build", "src/cli", "src/bin", "src/testing"]
-    {
+    let mut files = [library(), tool()].concat();
+    for folder in ["tests", "testbed", "benches", "examples", "build", "src/testing"] {
         collect(&root().join(folder), &mut files);
     }
     let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];
@@ -554,7 +560,8 @@ fn every_rule_that_is_cited_is_defined() {
     let defined: BTreeSet<String> = rules().into_iter().map(|(name, _)| name).collect();
     let bugs = files_in("tests/sim/bugs", ".bug");
     let pages = [files_in(".", ".md"), files_in("docs", ".md"), files_in("tests", ".md")];
-    for (path, text) in library().into_iter().chain(tests()).chain(bugs).chain(pages.concat()) {
+    let sources = [library(), tool(), tests(), bugs, pages.concat()];
+    for (path, text) in sources.concat() {
         let cited = cited(&text);
         let unknown: Vec<_> = cited.difference(&defined).collect();
         assert!(unknown.is_empty(), "{path}: docs/rules.md does not define {unknown:?}");

@@ -10,9 +10,9 @@ use syn::{Attribute, File, ImplItem, Item, ItemUse, Macro, Pat, PatTupleStruct, 
 /// A path as it is written, such as `super::Engine`.
 pub type Written = Vec<String>;
 
-/// One file of the library, without its tests.
+/// One file of the library or the tool, without its tests.
 pub struct Source {
-    /// Its path below `src`.
+    /// Its path below `src` or `cli/src`.
     pub path: String,
     /// What the parser made of it.
     pub file: File,
@@ -67,7 +67,7 @@ impl Source {
     pub fn module(&self) -> Vec<&str> {
         let path = self.path.trim_end_matches(".rs");
         let path = path.strip_suffix("/mod").unwrap_or(path);
-        if path == "lib" { Vec::new() } else { path.split('/').collect() }
+        if path == "lib" || path == "main" { Vec::new() } else { path.split('/').collect() }
     }
 }
 

@@ -55,7 +55,7 @@ enum Command {
 }
 
 /// Parses the arguments and runs the command. Bad usage ends the process here.
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     let mut args = env::args_os();
     let name = args.nth(1);
     if let Some(code) = name.as_ref().and_then(|name| run::own(name, args)) {

@@ -14,7 +14,7 @@ use muxlock::{
 };
 
 use super::spread::Spread;
-use crate::cli::stopwatch::{Stopwatch, pause};
+use crate::stopwatch::{Stopwatch, pause};
 
 /// How long an acquisition may be repeated.
 const WAIT: Duration = Duration::from_secs(1);

@@ -10,9 +10,9 @@ use muxlock::testing::Value;
 use muxlock::{Config, Failover};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
-use crate::cli::queue;
-use crate::cli::stopwatch::{Stopwatch, pause, wall_micros};
-use crate::cli::wire::{Failure, RefusalKind, Wire};
+use crate::queue;
+use crate::stopwatch::{Stopwatch, pause, wall_micros};
+use crate::wire::{Failure, RefusalKind, Wire};
 
 /// How long all questions to a master may take, beside what the user asks for.
 const QUESTIONS_WITHIN: Duration = Duration::from_secs(10);

@@ -11,8 +11,8 @@ use muxlock::{CommonSettings, MasterSettings, Place};
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{By, Finding, Id, redis_cli, sentinel_cli};
-use crate::cli::paint::time;
-use crate::cli::wire::{Failure, RefusalKind};
+use crate::paint::time;
+use crate::wire::{Failure, RefusalKind};
 
 /// Servers before this one no longer receive security fixes.
 const VERSION_MIN: (u32, u32) = (6, 2);

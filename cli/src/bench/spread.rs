@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::histogram::{Bucket, buckets_of};
+use crate::histogram::{Bucket, buckets_of};
 
 /// A bucket is narrower than this part of its time: 3 %.
 const PARTS: u64 = 32;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::histogram::Latencies;
+use crate::histogram::Latencies;
 
 /// One answer to `TIME`. Clocks are in microseconds since 1970.
 #[derive(Debug, Clone, Copy)]

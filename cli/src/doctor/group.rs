@@ -279,9 +279,9 @@ mod tests {
     use muxlock::{Failover, Redlock};
 
     use super::*;
-    use crate::cli::doctor::ask::Refused;
-    use crate::cli::doctor::clocks::{Sample, Times};
-    use crate::cli::wire::{Failure, RefusalKind};
+    use crate::doctor::ask::Refused;
+    use crate::doctor::clocks::{Sample, Times};
+    use crate::wire::{Failure, RefusalKind};
 
     const HEALTHY: &str = "redis_version:7.0.15\nrole:master\nredis_mode:standalone\n\
                            uptime_in_seconds:86400\nloading:0\nsecond_repl_offset:-1\n\

@@ -9,7 +9,7 @@ use super::ask::{Obstacle, Said};
 use super::checks::Standing;
 use super::finding::{Finding, Severity};
 use super::group::Report;
-use crate::cli::paint::{Ink, Paint, count, time, wrap};
+use crate::paint::{Ink, Paint, count, time, wrap};
 
 /// Fits a terminal of 80 columns.
 const WIDTH: usize = 78;

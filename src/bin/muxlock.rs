@@ -1,8 +1,0 @@
-//! The command-line tool.
-
-#[path = "../cli/mod.rs"]
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::main()
-}
