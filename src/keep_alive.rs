@@ -137,8 +137,7 @@ pub struct Loss {
 
 impl Loss {
     /// The cause, in words that fit its error.
-    #[doc(hidden)]
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let nodes = self.error.as_ref().map_or(&[][..], LockError::nodes);
         let has = |wanted: fn(&NodeOutcome) -> bool| {
             nodes.iter().filter(|node| wanted(&node.outcome)).count()

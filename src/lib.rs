@@ -163,7 +163,8 @@
 //! - `tls`: encrypted connections, `rediss://`, by `rustls` with the cryptography of `ring`; see
 //!   [`Builder::node`]. `tls-no-provider` is the same without `ring`: the program installs a
 //!   provider for its whole process. If it has installed one, `tls` uses that, too.
-//! - `cli`: the command-line tool. The library needs none of its dependencies.
+//! - `unstable-tool`, `unstable-resp`: parts that the command-line tool (the package `muxlock-cli`)
+//!   and the tests of the repository need. Semantic versioning does not cover them.
 
 mod channel;
 mod client;
@@ -178,19 +179,20 @@ mod outcome;
 pub mod proto;
 mod quorum;
 mod resource;
-#[doc(hidden)]
+#[cfg(feature = "unstable-resp")]
 pub mod resp;
+#[cfg(not(feature = "unstable-resp"))]
+mod resp;
 mod slots;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod times;
 mod token;
+#[cfg(feature = "unstable-tool")]
+pub mod unstable_tool;
 mod validity;
 
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
     Error, ErrorKind, Fenced, FencedRedlock, KeptLock, LockGuard, LockParts, LossWatch, Redlock,
     Reentrant, ReentrantGuard, Semaphore, Waiter,
@@ -202,13 +204,7 @@ pub use lock_error::{LockError, LockErrorKind};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
 pub use moment::Moment;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub use outcome::{explained, explained_connection, explained_start, printable};
 pub use proto::{Cancelled, Done, Lease, OpId, Released, Stats};
 pub use quorum::quorum;
 pub use resource::Resource;

@@ -416,9 +416,8 @@ impl LockError {
 
     /// As [`Display`](fmt::Display), with the options of the command-line tool in place of what the
     /// library calls them.
-    #[cfg(feature = "cli")]
-    #[doc(hidden)]
-    pub fn in_the_tool(&self) -> impl fmt::Display {
+    #[cfg(feature = "unstable-tool")]
+    pub(crate) fn in_the_tool(&self) -> impl fmt::Display {
         ToolError(self)
     }
 }
@@ -436,7 +435,7 @@ const OF_THE_LIBRARY: Names = Names {
     wait_end: "",
     guard_off: "restart_guard(RestartGuard::Off) or ?restart_guard=off",
 };
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 const OF_THE_TOOL: Names = Names {
     wait: "run with --wait",
     wait_end: " or longer, every time",
@@ -445,10 +444,10 @@ const OF_THE_TOOL: Names = Names {
 /// What a new client may need before its first contact.
 const CONNECTING: Duration = Duration::from_millis(500);
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 struct ToolError<'a>(&'a LockError);
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 impl fmt::Display for ToolError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.line(f, &OF_THE_TOOL)
@@ -642,7 +641,7 @@ mod tests {
                 assert!(text.contains(part), "{part:?} is not in: {text}");
                 assert!(text.contains("RestartGuard::Off"), "{text}");
             }
-            #[cfg(feature = "cli")]
+            #[cfg(feature = "unstable-tool")]
             {
                 let text = error.in_the_tool().to_string();
                 assert!(text.contains(tool), "{tool:?} is not in: {text}");

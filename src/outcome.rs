@@ -190,7 +190,6 @@ pub(crate) fn is_limit(error: &io::Error) -> bool {
 }
 
 /// The text of an error of the system, and what to do if a limit was reached.
-#[doc(hidden)]
 pub fn explained(error: &io::Error) -> String {
     match remedy(error) {
         Some(remedy) => format!("{error}: {remedy}"),
@@ -200,7 +199,6 @@ pub fn explained(error: &io::Error) -> String {
 
 /// The text of an error of the system on a connection, and its usual causes; nothing if the name of
 /// its kind says what happened.
-#[doc(hidden)]
 pub fn explained_connection(error: &io::Error) -> Option<String> {
     error.raw_os_error()?;
     let cause = match error.kind() {
@@ -221,7 +219,6 @@ pub fn explained_connection(error: &io::Error) -> Option<String> {
 }
 
 /// As [`explained`], for a thread or process that could not be started.
-#[doc(hidden)]
 pub fn explained_start(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => format!(
@@ -232,7 +229,6 @@ pub fn explained_start(error: &io::Error) -> String {
 }
 
 /// A text for a terminal or a log: what could control either, or hide in it, is escaped.
-#[doc(hidden)]
 pub fn printable(text: &str) -> String {
     let is_harmful = |char: char| {
         let directs = '\u{202a}'..='\u{202e}';

@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::process::{Command, Stdio};
 
-use muxlock::testing::{Folder, Master, TlsFiles};
+use muxlock::testing::{Master, TlsFiles};
+use muxlock::unstable_tool::Folder;
 
 /// What makes them; `scripts/tls` runs it too.
 const SCRIPT: &str = include_str!("authority.sh");
@@ -14,8 +15,8 @@ pub struct Authority(Folder);
 
 impl Authority {
     pub fn new() -> io::Result<Authority> {
-        if !cfg!(feature = "tls-no-provider") {
-            let why = "--tls needs a muxlock with TLS: build it with --features cli,tls";
+        if !cfg!(feature = "tls") {
+            let why = "--tls needs a muxlock with TLS: build it with --features tls";
             return Err(io::Error::new(ErrorKind::Unsupported, why));
         }
         let folder = Folder::create()?;

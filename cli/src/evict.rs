@@ -7,7 +7,8 @@ use std::time::Duration;
 use muxlock::inspection::{Holding, Inspection};
 use muxlock::node::NodeOutcome;
 use muxlock::testing::Value;
-use muxlock::{Config, printable, quorum};
+use muxlock::unstable_tool::{ConfigExt, printable};
+use muxlock::{Config, quorum};
 
 use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;

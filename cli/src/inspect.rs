@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use muxlock::inspection::{Inspection, NodeInspection};
 use muxlock::node::NodeOutcome;
-use muxlock::{Config, Redlock, printable, quorum};
+use muxlock::unstable_tool::{ConfigExt, printable};
+use muxlock::{Config, Redlock, quorum};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};

@@ -28,7 +28,7 @@ use std::process::{self, ExitCode};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
-use muxlock::{explained, printable};
+use muxlock::unstable_tool::{explained, printable};
 use options::shown;
 
 /// The same as clap's code for bad usage: nothing was done.

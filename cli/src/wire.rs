@@ -10,9 +10,10 @@ use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use muxlock::Config;
 use muxlock::error::TlsErrorKind;
-use muxlock::testing::{Connection, Value};
-use muxlock::{Config, Dialled, explained_connection};
+use muxlock::testing::Value;
+use muxlock::unstable_tool::{ConfigExt, Connection, Dialled, explained_connection};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;

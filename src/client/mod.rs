@@ -2,8 +2,6 @@
 
 mod connect;
 mod crew;
-#[cfg(feature = "cli")]
-mod dial;
 mod error;
 mod family;
 mod fenced;
@@ -27,8 +25,6 @@ use std::time::{Duration, Instant};
 use mio::{Token, Waker};
 
 pub use connect::ConnectError;
-#[cfg(feature = "cli")]
-pub use dial::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use error::{Error, ErrorKind};
 pub use family::Semaphore;
 pub use fenced::{Fenced, FencedRedlock};

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 use std::time::Duration;
 
 use rustls::client::Resumption;
@@ -13,7 +13,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 use rustls::time_provider::TimeProvider;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, InconsistentKeys, RootCertStore,
@@ -115,7 +115,7 @@ impl NodeTls {
 
     /// For certificates that are to be valid so much later. It resumes no session, since that would
     /// check none.
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "unstable-tool")]
     pub(crate) fn later(&self, by: Duration) -> NodeTls {
         let mut config = ClientConfig::clone(&self.config);
         config.time_provider = Arc::new(Later { by, clock: Arc::clone(&config.time_provider) });
@@ -124,14 +124,14 @@ impl NodeTls {
     }
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 #[derive(Debug)]
 struct Later {
     by: Duration,
     clock: Arc<dyn TimeProvider>,
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 impl TimeProvider for Later {
     fn current_time(&self) -> Option<UnixTime> {
         let now = Duration::from_secs(self.clock.current_time()?.as_secs());

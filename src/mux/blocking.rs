@@ -36,14 +36,14 @@ pub(crate) fn dial(
 }
 
 /// Connects to a Unix socket, which may take longer.
-#[cfg(all(unix, feature = "cli"))]
+#[cfg(all(unix, feature = "unstable-tool"))]
 pub(crate) fn dial_unix(path: &std::path::Path, within: Duration) -> io::Result<Box<dyn Dialled>> {
     let deadline = Clock.now().after(within);
     let socket = std::os::unix::net::UnixStream::connect(path)?;
     Ok(Box::new(Timed { socket, deadline }))
 }
 
-#[cfg(all(not(unix), feature = "cli"))]
+#[cfg(all(not(unix), feature = "unstable-tool"))]
 pub(crate) fn dial_unix(_: &std::path::Path, _: Duration) -> io::Result<Box<dyn Dialled>> {
     Err(ErrorKind::Unsupported.into())
 }
@@ -86,7 +86,7 @@ impl ReadWrite for TcpStream {
     }
 }
 
-#[cfg(all(unix, feature = "cli"))]
+#[cfg(all(unix, feature = "unstable-tool"))]
 impl ReadWrite for std::os::unix::net::UnixStream {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;

@@ -35,16 +35,16 @@ use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
 use crate::times::Times;
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 pub use blocking::Dialled;
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 pub(crate) use blocking::{dial, dial_unix};
 pub(crate) use driver::Driver;
 pub(crate) use reading::UNREAD_MAX;
 pub(crate) use records::Records;
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 pub use sentinel::Failover;
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 pub(crate) use sentinel::ask_sentinels;
 pub use standalone::Standalone;
 

@@ -20,7 +20,6 @@ const REASONS_MAX: usize = 3;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a Sentinel says about a failover.
-#[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failover {
     /// A master that has not answered for so long counts as down.
@@ -38,7 +37,7 @@ pub struct Failover {
 }
 
 /// Asks the Sentinels of a node in turn.
-#[cfg(feature = "cli")]
+#[cfg(feature = "unstable-tool")]
 pub(crate) fn ask_sentinels(
     node: &NodeConfig,
     resolver: &Resolver,
@@ -59,7 +58,7 @@ pub(super) struct Located {
     epoch: u64,
     /// Whether the Sentinel that said so leads a failover, and still names the old master.
     is_failing_over: bool,
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the tool shows it"))]
+    #[cfg_attr(not(feature = "unstable-tool"), expect(dead_code, reason = "the tool shows it"))]
     failover: Failover,
 }
 

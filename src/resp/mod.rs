@@ -25,7 +25,8 @@ mod words;
 
 pub use encode::encode;
 pub use foreign::foreign;
-pub use limits::{LINE_BYTES_MAX, REPLY_BYTES_MAX, TEXT_BYTES_MAX};
+#[cfg(feature = "unstable-resp")]
+pub use limits::REPLY_BYTES_MAX;
 pub use numbers::meaning;
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
@@ -37,4 +38,5 @@ pub(crate) use sentinel::{
 };
 #[cfg(feature = "testing")]
 pub(crate) use trial::without_trial;
+#[cfg(feature = "unstable-resp")]
 pub use wait::message;

@@ -37,6 +37,7 @@ impl ReplyReader {
     }
 
     /// Drops the collected bytes, for a new connection.
+    #[cfg(feature = "unstable-resp")]
     pub fn clear(&mut self) {
         self.protocol = Protocol::Resp2;
         self.rewind();
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
     use crate::inspection::Holding;
     use crate::proto::ServerInfo;
-    use crate::resp::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
+    use crate::resp::limits::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
     use crate::token::Fingerprint;
 
     fn replies(bytes: &[u8]) -> Result<Vec<Reply>, ProtocolError> {

@@ -203,7 +203,8 @@ fn content(frame: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
     use crate::proto::{Reply, Wakeup};
-    use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
+    use crate::resp::ReplyReader;
+    use crate::resp::limits::REPLY_BYTES_MAX;
 
     type Read = (Vec<String>, Option<ProtocolError>);
 

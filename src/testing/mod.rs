@@ -171,14 +171,10 @@ macro_rules! list_of_masters {
 mod errors;
 mod fake;
 mod masters;
-mod process;
-mod query;
+pub(crate) mod process;
+pub(crate) mod query;
 
 pub use fake::{FakeMaster, FakeMasters};
 pub use masters::{Master, Masters};
-#[doc(hidden)]
-pub use process::Folder;
 pub use process::{SERVER_VARIABLE, TLS_VARIABLE, TlsFiles};
-#[doc(hidden)]
-pub use query::Connection;
 pub use query::Value;

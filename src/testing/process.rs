@@ -162,7 +162,6 @@ impl Drop for Server {
 
 /// A temporary folder, removed with its contents, and the `sh` that removes it if this process
 /// cannot.
-#[doc(hidden)]
 #[derive(Debug)]
 pub struct Folder {
     pub(super) path: PathBuf,
@@ -171,6 +170,7 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Makes one.
     pub fn create() -> io::Result<Folder> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let counter = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -199,6 +199,8 @@ impl Folder {
         Ok(Folder { path, watchdog, watchdog_input: input.map(Arc::new) })
     }
 
+    /// Where it is.
+    #[cfg(feature = "unstable-tool")]
     pub fn path(&self) -> &Path {
         &self.path
     }

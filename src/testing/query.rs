@@ -35,7 +35,6 @@ pub enum Value {
 }
 
 /// A connection to one server, for one query at a time.
-#[doc(hidden)]
 pub struct Connection {
     stream: BufReader<Box<dyn Stream>>,
     max_reply: usize,

@@ -54,6 +54,23 @@ pub fn end_connection(master: &Master) {
     assert_eq!(killed.unwrap(), Value::Integer(1));
 }
 
+#[track_caller]
+pub fn ask(master: &Master, words: &[&str]) -> Value {
+    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    master.query(&words).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// One line of what a master says of itself.
+#[track_caller]
+pub fn info(master: &Master, section: &str, field: &str) -> String {
+    let Value::Bulk(text) = ask(master, &["INFO", section]) else {
+        panic!("INFO is a text");
+    };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("{section} has {field}")).to_owned()
+}
+
 /// Patient settings: whatever is slow, nothing times out within a test.
 ///
 /// The restart guard is off: with it, servers that a test has just started would not vote.

@@ -1,9 +1,12 @@
-//! What the tests, benches and fuzz targets of muxlock stand on.
+//! What the tests, benches and fuzz targets of muxlock and its tool stand on.
 //!
 //! Servers that misbehave ([`scripted`], [`proxy`]), masters in memory on virtual time
-//! ([`memory`]), the bodies of the fuzz targets ([`fuzz`]), bugs to plant ([`bug`]), bounds on real
-//! time, children and folders. Real masters are in `muxlock::testing`.
+//! ([`memory`]), the bodies of the fuzz targets ([`fuzz`]), bugs to plant ([`bug`]), passwords in
+//! addresses ([`secrets`]), certificates, bounds on real time, children and folders. Real masters
+//! are in `muxlock::testing`.
 
+#[cfg(feature = "tls")]
+mod authority;
 pub mod bug;
 mod child;
 #[cfg(feature = "locks")]
@@ -14,10 +17,17 @@ mod clocks;
 pub mod fuzz;
 #[cfg(feature = "locks")]
 pub mod memory;
+#[cfg(feature = "locks")]
+mod mute;
 pub mod proxy;
 pub mod scripted;
+pub mod secrets;
 #[cfg(feature = "locks")]
 mod sentinel;
+#[cfg(feature = "locks")]
+mod site;
+#[cfg(feature = "locks")]
+mod strangers;
 mod system;
 mod time;
 
@@ -26,16 +36,24 @@ use std::time::Duration;
 #[cfg(feature = "locks")]
 use time::POLL_INTERVAL;
 
+#[cfg(feature = "tls")]
+pub use authority::{Authority, start_with_tls, tls_addr};
 pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
 #[cfg(feature = "locks")]
 pub use client::{
-    DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, end_connection, is_older_than,
-    outcomes, patient, ready, scripts_write_anyway, skip,
+    DELETING_SERVER_VARIABLE, all_ready, ask, count, deleting_server, end_connection, info,
+    is_older_than, outcomes, patient, ready, scripts_write_anyway, skip,
 };
 #[cfg(all(feature = "locks", unix))]
 pub use clocks::Clocks;
 #[cfg(feature = "locks")]
+pub use mute::{Mute, commands_of_scripts};
+#[cfg(feature = "locks")]
 pub use sentinel::Sentinel;
+#[cfg(feature = "locks")]
+pub use site::{FAILED_OVER, Site};
+#[cfg(feature = "locks")]
+pub use strangers::{Reticent, Stranger, strangers};
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};

@@ -8,11 +8,11 @@ use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
-    node_soon, owns, pttl, quarantine_of, refused, tell, trusting, works,
+    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, durable, guarded, node_soon, owns,
+    pttl, quarantine_of, refused, tell, trusting, works,
 };
 use muxlock::testing::{Master, Value};
-use testbed::{Clocks, SOON, TTL, count, outcomes, pause, skip, soon, timed};
+use testbed::{Clocks, SOON, TTL, ask, count, info, outcomes, pause, skip, soon, timed};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;

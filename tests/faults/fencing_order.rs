@@ -6,10 +6,12 @@ use std::time::Duration;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Value};
 use muxlock::{Builder, LockErrorKind};
-use testbed::{Clocks, PATIENT, Stopwatch, all_ready, heavy, patient, ready, skip, within};
+use testbed::{
+    Clocks, PATIENT, Stopwatch, all_ready, ask, heavy, info, patient, ready, skip, within,
+};
 
 use crate::fencing_load::{Load, TTL, Taken, assert_in_order, disorder};
-use crate::scene::{ask, info, quarantine_of, start, until_vote};
+use crate::scene::{quarantine_of, start, until_vote};
 
 /// How often each master is killed.
 const ROUNDS_VARIABLE: &str = "MUXLOCK_FENCING_ROUNDS";

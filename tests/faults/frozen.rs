@@ -6,12 +6,12 @@ use std::time::Duration;
 use muxlock::node::{NodeOutcome, NodeState, Phase};
 
 use crate::scene::{
-    KEY, LONG, all_vote, ask, calls, clean_again, hasty, node_soon, pttl, refused, start,
-    start_one, start_with, tell, trusting, unavailable, works,
+    KEY, LONG, all_vote, calls, clean_again, hasty, node_soon, pttl, refused, start, start_one,
+    start_with, tell, trusting, unavailable, works,
 };
 use crate::wire::{Cut, Detour, Wire, cut_at_the_first_set};
 use muxlock::testing::Master;
-use testbed::{SOON, is_older_than, soon, timed, within};
+use testbed::{SOON, ask, is_older_than, soon, timed, within};
 
 const SILENT: NodeOutcome = NodeOutcome::TimedOut(Phase::Reply);
 

@@ -8,12 +8,12 @@ use muxlock::{LockError, LockErrorKind, LockGuard, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{
-    KEY, LONG, MAX_TTL, QUARANTINE, SET, all_vote, ask, clean_again, compare_and_delete, durable,
+    KEY, LONG, MAX_TTL, QUARANTINE, SET, all_vote, clean_again, compare_and_delete, durable,
     ends_by_itself, first_in_time, guarded, in_time, node_soon, owns, start, stays_alone, two_hold,
     until_vote, works,
 };
 use muxlock::testing::{Master, Masters};
-use testbed::{SOON, pause, soon, timed, within};
+use testbed::{SOON, ask, pause, soon, timed, within};
 
 /// Between two extensions.
 const PERIOD: Duration = Duration::from_millis(50);

@@ -9,9 +9,9 @@ use muxlock::testing::{Master, Value};
 
 use crate::roles::{PROMPT, demote, promote};
 use crate::scene::{
-    First, KEY, MAX_TTL, QUARANTINE, all_vote, ask, guarded, info, owner, start_one, tell, trusting,
+    First, KEY, MAX_TTL, QUARANTINE, all_vote, guarded, owner, start_one, tell, trusting,
 };
-use testbed::{SOON, Stopwatch, TTL, is_older_than, pause, soon, within};
+use testbed::{SOON, Stopwatch, TTL, ask, info, is_older_than, pause, soon, within};
 
 const OFFSET: &str = "the offset of a master with a replica in its file";
 /// A restarted server reports its age in whole seconds.

@@ -10,13 +10,13 @@ use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
 use muxlock::{LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, ask, calls, clean_again,
-    clean_again_within, durable, guarded, info, node_soon, owns, pttl, quarantine_of, refused,
-    start, start_one, start_with, tell, trusting, unavailable, works,
+    First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, calls, clean_again, clean_again_within,
+    durable, guarded, node_soon, owns, pttl, quarantine_of, refused, start, start_one, start_with,
+    tell, trusting, unavailable, works,
 };
 use crate::wire::Wire;
 use muxlock::testing::{Master, Value};
-use testbed::{SOON, Stopwatch, end_connection, outcomes, pause, soon, timed, within};
+use testbed::{SOON, Stopwatch, ask, end_connection, info, outcomes, pause, soon, timed, within};
 
 fn said(kind: ServerErrorKind) -> NodeOutcome {
     NodeOutcome::Server(kind)

@@ -8,13 +8,13 @@ use muxlock::settings::RestartGuard;
 use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, ask, calls, clean_again, durable, guarded,
+    First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, calls, clean_again, durable, guarded,
     node_soon, owner, owns, pttl, quarantine_of, refused, start, start_one, start_with, tell,
     trusting, until_vote, works,
 };
 use muxlock::testing::{Master, Masters, Value};
 use testbed::scripted::refused_addr;
-use testbed::{SOON, TTL, count, outcomes, pause, soon, timed, within};
+use testbed::{SOON, TTL, ask, count, outcomes, pause, soon, timed, within};
 
 /// What an operator has to set before a restart forgets nothing.
 const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];

@@ -9,14 +9,16 @@ use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
 use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
-    node_soon, owner, owns, pttl, quarantine_of, refused, start_one, start_with, tell, trusting,
-    unavailable, until_vote, works,
+    First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, durable, guarded, node_soon,
+    owner, owns, pttl, quarantine_of, refused, start_one, start_with, tell, trusting, unavailable,
+    until_vote, works,
 };
 use muxlock::testing::{Master, Masters, Value};
 use testbed::proxy::DelayProxy;
 use testbed::scripted::refused_addr;
-use testbed::{SOON, TTL, end_connection, is_older_than, outcomes, pause, skip, soon, within};
+use testbed::{
+    SOON, TTL, ask, end_connection, info, is_older_than, outcomes, pause, skip, soon, within,
+};
 
 const REPLICA: NodeOutcome = NodeOutcome::Unfit(Unfit::Replica);
 /// A replica is brought up to date at once.

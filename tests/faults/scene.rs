@@ -8,7 +8,7 @@ use muxlock::settings::RestartGuard;
 use muxlock::{Builder, LockError, LockGuard, Redlock};
 
 use muxlock::testing::{Master, Masters, Value};
-use testbed::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};
+use testbed::{PATIENT, SOON, Stopwatch, ask, outcomes, patient, ready, soon, timed, within};
 
 use crate::scripts::RELEASE;
 
@@ -48,25 +48,8 @@ pub fn start_one(args: &[&str]) -> Master {
 }
 
 #[track_caller]
-pub fn ask(master: &Master, words: &[&str]) -> Value {
-    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
-    master.query(&words).unwrap_or_else(|error| panic!("{error}"))
-}
-
-#[track_caller]
 pub fn tell(master: &Master, words: &[&str]) {
     assert_eq!(ask(master, words), Value::Status("OK".into()), "{words:?}");
-}
-
-/// One line of what a master says of itself.
-#[track_caller]
-pub fn info(master: &Master, section: &str, field: &str) -> String {
-    let Value::Bulk(text) = ask(master, &["INFO", section]) else {
-        panic!("INFO is a text");
-    };
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("{section} has {field}")).to_owned()
 }
 
 pub fn owner(master: &Master, key: &str) -> Option<Vec<u8>> {

@@ -1,58 +1,26 @@
 //! One master with two replicas and three Sentinels, as one node: a failover loses locks, and what
 //! it has lost is waited out.
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::scene::{KEY, LONG, all_vote, ask, info, owner};
+use crate::scene::{KEY, LONG, all_vote, owner};
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, QuarantineCause};
 use muxlock::settings::RestartGuard;
-use muxlock::testing::Master;
 use muxlock::{Builder, Redlock};
 use testbed::{
-    SOON, Sentinel, Stopwatch, outcomes, patient, ready, scripts_write_anyway, soon, within,
+    FAILED_OVER, SOON, Sentinel, Site, Stopwatch, ask, info, outcomes, patient, ready,
+    scripts_write_anyway, soon, within,
 };
 
-/// A master counts as down after this time. Before that, it has stopped to write without replicas.
-const DOWN_AFTER_MS: u32 = 3_000;
 /// Longer than a failover takes, so that a lock is still valid when it is over.
 const MAX_TTL: Duration = Duration::from_secs(10);
 /// For a client that is to vote soon.
 const BRIEF: Duration = Duration::from_secs(1);
-/// How long a failover may take.
-const FAILED_OVER: Duration = Duration::from_secs(60);
-
-/// A Sentinel of a site.
-fn watching(master: &Master) -> Sentinel {
-    Sentinel::start(&format!(
-        "sentinel monitor mymaster 127.0.0.1 {} 2\n\
-         sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\n\
-         sentinel failover-timeout mymaster 6000\n\
-         sentinel parallel-syncs mymaster 2\n",
-        master.port()
-    ))
-}
-
-/// What a Sentinel says about the master; nothing if it does not answer.
-fn said(sentinel: &Sentinel) -> HashMap<String, String> {
-    let words = ask_sentinel(sentinel).unwrap_or_default();
-    words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
-}
-
-fn ask_sentinel(sentinel: &Sentinel) -> Option<Vec<String>> {
-    let mut stream = TcpStream::connect(("127.0.0.1", sentinel.port())).ok()?;
-    stream.set_read_timeout(Some(SOON)).ok()?;
-    stream.write_all(b"SENTINEL MASTER mymaster\r\n").ok()?;
-    let mut lines = BufReader::new(stream).lines();
-    let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
-    // Each word has its length before it.
-    (0..count).map(|_| lines.nth(1)?.ok()).collect()
-}
 
 /// A client that votes when its `max_ttl` is over.
 fn votes(client: &Builder) -> Redlock {
@@ -61,75 +29,14 @@ fn votes(client: &Builder) -> Redlock {
     client
 }
 
-/// The first server is the master in the beginning.
-struct Site {
-    servers: Vec<Master>,
-    sentinels: Vec<Sentinel>,
+/// The settings of a client that waits out what a failover has lost.
+fn guarded(site: &Site) -> Builder {
+    patient([site.url()]).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
 }
 
-impl Site {
-    fn start() -> Site {
-        let careful = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"];
-        let prompt = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        let args = [careful, prompt].concat();
-        let servers: Vec<_> = (0..3).map(|_| Master::start_with(&args).unwrap()).collect();
-        let port = servers[0].port().to_string();
-        for replica in &servers[1..] {
-            ask(replica, &["REPLICAOF", "127.0.0.1", &port]);
-        }
-        within(SOON + SOON, "the replicas are up to date", || {
-            info(&servers[0], "replication", "min_slaves_good_slaves") == "2"
-        });
-        let sentinels: Vec<_> = (0..3).map(|_| watching(&servers[0])).collect();
-        let mut last = Vec::new();
-        within(FAILED_OVER, "the Sentinels know each other", || {
-            let known = sentinels.iter().map(|sentinel| {
-                let mut said = said(sentinel);
-                ["num-slaves", "num-other-sentinels", "flags"].map(|name| said.remove(name))
-            });
-            let known: Vec<_> = known.collect();
-            if known != last {
-                println!("the Sentinels know: {known:?}");
-                last.clone_from(&known);
-            }
-            let is_two = |figure: &Option<String>| figure.as_deref() == Some("2");
-            known.iter().all(|known| known[..2].iter().all(is_two))
-        });
-        Site { servers, sentinels }
-    }
-
-    fn url(&self) -> String {
-        let hosts = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port()));
-        let hosts = hosts.collect::<Vec<_>>().join(",");
-        // The servers of a test are young, and lose nothing but by the failover.
-        format!("redis+sentinel://{hosts}/mymaster?durable=yes")
-    }
-
-    fn client(&self) -> Builder {
-        patient([self.url()]).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
-    }
-
-    /// A client that votes: the Sentinels have known the master for long enough.
-    fn voter(&self) -> Redlock {
-        votes(&self.client())
-    }
-
-    /// Waits until all Sentinels name another master than the first, and returns it.
-    fn promoted(&self) -> &Master {
-        let named = || {
-            let mut ports = self.sentinels.iter().map(|it| said(it).get("port").cloned());
-            let port: u16 = ports.next()??.parse().ok()?;
-            ports.all(|other| other == Some(port.to_string())).then_some(port)
-        };
-        let other = || named().filter(|port| *port != self.servers[0].port());
-        within(FAILED_OVER, "another is the master", || other().is_some());
-        let port = other().unwrap();
-        let promoted = self.servers.iter().find(|it| it.port() == port).unwrap();
-        within(FAILED_OVER, "it has a replica", || {
-            info(promoted, "replication", "min_slaves_good_slaves") != "0"
-        });
-        promoted
-    }
+/// A client that votes: the Sentinels have known the master for long enough.
+fn voter(site: &Site) -> Redlock {
+    votes(&guarded(site))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +78,7 @@ fn lost_by(fault: Fault, site: &mut Site) {
 /// client that has just started.
 fn waited_out(fault: Fault) {
     let mut site = Site::start();
-    let [first, second] = [(); 2].map(|()| site.voter());
+    let [first, second] = [(); 2].map(|()| voter(&site));
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     let watch = Stopwatch::start();
     lost_by(fault, &mut site);
@@ -187,7 +94,7 @@ fn waited_out(fault: Fault) {
     assert!(next.unlock().unwrap().was_held());
     // The Sentinels know for how long the new master has been one.
     let sooner = MAX_TTL / 2;
-    let young = site.client().connect().unwrap();
+    let young = guarded(&site).connect().unwrap();
     within(sooner, "it votes soon", || young.nodes()[0].quarantine.is_none());
     assert!(young.try_lock(KEY, MAX_TTL).unwrap().unlock().unwrap().was_held());
     if !matches!(fault, Fault::Kill) {
@@ -219,15 +126,15 @@ fn locks_that_a_failover_lost_are_waited_out() {
 #[test]
 fn client_that_starts_after_a_failover_waits_too() {
     let mut site = Site::start();
-    let first = all_vote(&site.client().restart_guard(RestartGuard::Off));
+    let first = all_vote(&guarded(&site).restart_guard(RestartGuard::Off));
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     lost_by(Fault::Kill, &mut site);
-    let young = site.client().connect().unwrap();
+    let young = guarded(&site).connect().unwrap();
     let quarantine = young.nodes()[0].quarantine.expect("it was a replica");
     assert_eq!(quarantine.cause, QuarantineCause::Promoted);
     assert!(young.try_lock(KEY, MAX_TTL).is_err() && held.is_valid());
     // Processes that come later wait for the rest only, and at last not at all.
-    let process = || site.client().connect().unwrap().try_lock(KEY, MAX_TTL).map(drop);
+    let process = || guarded(&site).connect().unwrap().try_lock(KEY, MAX_TTL).map(drop);
     within(MAX_TTL + FAILED_OVER, "a later process gets it", || process().is_ok());
     assert!(!held.is_valid());
     process().expect("so does the next one");
@@ -237,7 +144,7 @@ fn client_that_starts_after_a_failover_waits_too() {
 #[test]
 fn without_the_guard_a_failover_makes_two_holders() {
     let mut site = Site::start();
-    let off = site.client().restart_guard(RestartGuard::Off).max_ttl(LONG);
+    let off = guarded(&site).restart_guard(RestartGuard::Off).max_ttl(LONG);
     let [first, second] = [(); 2].map(|()| all_vote(&off));
     let held = first.try_lock(KEY, LONG).unwrap();
     lost_by(Fault::Kill, &mut site);
@@ -250,7 +157,7 @@ fn without_the_guard_a_failover_makes_two_holders() {
 #[test]
 fn master_without_replicas_neither_grants_nor_extends() {
     let site = Site::start();
-    let off = site.client().restart_guard(RestartGuard::Off);
+    let off = guarded(&site).restart_guard(RestartGuard::Off);
     let client = all_vote(&off.max_ttl(LONG));
     let mut held = client.try_lock("held", LONG).unwrap();
     site.servers[1..].iter().for_each(|replica| replica.freeze().unwrap());
@@ -277,7 +184,7 @@ fn master_without_replicas_neither_grants_nor_extends() {
 #[test]
 fn connected_client_follows_a_failover() {
     let site = Site::start();
-    let client = votes(&site.client().max_ttl(BRIEF));
+    let client = votes(&guarded(&site).max_ttl(BRIEF));
     let run_id = client.nodes()[0].run_id.clone();
     // The old master goes on, and no Sentinel can tell it that it is no longer the master.
     ask(&site.servers[0], &["ACL", "SETUSER", "default", "-slaveof", "-replicaof", "-client|kill"]);
@@ -297,7 +204,7 @@ fn one_sentinel_that_answers_is_enough() {
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
     assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
     // A Sentinel has a third of this.
-    let settings = site.client().max_ttl(BRIEF).connect_timeout(SOON);
+    let settings = guarded(&site).max_ttl(BRIEF).connect_timeout(SOON);
     let client = settings.connect().unwrap();
     within(FAILED_OVER, "it votes", || client.try_lock(KEY, BRIEF).is_ok());
     let _ = site.sentinels[2].process.kill();
@@ -305,30 +212,4 @@ fn one_sentinel_that_answers_is_enough() {
     assert!(client.try_lock(KEY, BRIEF).is_ok(), "it stays connected");
     let none = settings.connect().unwrap_err().to_string();
     assert!(none.contains("no Sentinel reported where the master is"), "{none}");
-}
-
-/// The tool finds the settings with which a master that is cut off would go on, and mends them.
-#[cfg(feature = "cli")]
-#[test]
-fn doctor_finds_a_master_that_would_not_stop_to_write() {
-    let site = Site::start();
-    let found = || {
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
-        doctor.args(["doctor", "--json", "--read-only", "--node", &site.url()]);
-        doctor.env("XDG_CONFIG_HOME", "/nonexistent").stdin(std::process::Stdio::null());
-        let json = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let fixes = json["findings"].as_array().unwrap().iter();
-        let fixes = fixes.filter(|it| it["id"] == "min-replicas" || it["id"] == "sentinels");
-        fixes.map(|it| it["fix"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
-    };
-    assert_eq!(found(), [] as [&str; 0]);
-    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-max-lag", "3"]);
-    let fixes = found();
-    assert_eq!(fixes.len(), 2, "{fixes:?}");
-    for fix in fixes {
-        assert!(Command::new("sh").args(["-ec", &fix]).status().unwrap().success(), "{fix}");
-    }
-    assert_eq!(found(), [] as [&str; 0]);
 }

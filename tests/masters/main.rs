@@ -5,18 +5,8 @@
 
 #![allow(missing_docs)]
 
-#[cfg(feature = "cli")]
-mod bench;
-#[cfg(feature = "cli")]
-mod cli;
 mod counts;
 mod deletes;
-#[cfg(feature = "cli")]
-mod demo;
-#[cfg(feature = "cli")]
-mod doctor;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod evict;
 mod examples;
 mod fakes;
 mod family;
@@ -32,8 +22,6 @@ mod hand_over;
 mod inspect;
 #[cfg(target_os = "linux")]
 mod keep_alive;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod limits;
 mod masters;
 mod messages;
 mod names;
@@ -42,18 +30,7 @@ mod queue_scripts;
 mod readers;
 mod readiness;
 mod reentrant;
-#[cfg(feature = "cli")]
 mod renamed;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod run;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod run_descendants;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod run_faults;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod run_processes;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod run_terminal;
 mod secrets;
 mod swap;
 mod testing;

@@ -1,6 +1,6 @@
 //! The exact words for mistakes that users make, from real servers.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use muxlock::node::NodeState;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Master, Masters};
 use muxlock::{Builder, LockErrorKind, Redlock};
-use testbed::scripted::refused_addr;
-use testbed::{PATIENT, Sentinel, TTL, all_ready, patient, soon};
+use testbed::{PATIENT, Reticent, Sentinel, Stranger, TTL, all_ready, patient, soon, strangers};
 
 /// What a lock on this one server fails with, up to the node.
 #[track_caller]
@@ -64,63 +63,13 @@ fn servers_that_are_no_independent_masters_are_named() {
     soon("it is a replica", || refused(&masters[0].url()) == text);
 }
 
-/// A port that answers everyone with these bytes, and then closes. The first ones it says at once.
-fn stranger(at_once: &'static [u8], answer: &'static [u8]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for mut peer in listener.incoming().map_while(Result::ok) {
-            let is_told = peer.write_all(at_once).is_ok();
-            if is_told && !answer.is_empty() && peer.read(&mut [0; 4_096]).is_ok() {
-                let _ = peer.write_all(answer);
-            }
-        }
-    });
-    format!("redis://:hunter22@127.0.0.1:{port}")
-}
-
 #[test]
 fn what_is_no_redis_server_is_named_with_what_it_says_but_no_secret() {
-    let silent = "it closed the connection without an answer: check that a server listens behind \
-                  the port (of a proxy or a container), or write rediss:// if this port speaks TLS";
-    let not_redis = "this is not a Redis server: it answered ";
-    let table: [(String, &str, &str); 5] = [
-        (
-            stranger(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-            not_redis,
-            "\"HTTP/1.1 400 Bad Request\"",
-        ),
-        (stranger(b"SSH-2.0-OpenSSH_9.2\r\n", b"x"), not_redis, "\"SSH-2.0-OpenSSH_9.2\""),
-        (stranger(b"", b"you sent AUTH hunter22\r\n"), not_redis, "\"***\""),
-        (
-            stranger(b"", b"\x15\x03\x03\x00\x02\x02\x46"),
-            "this port speaks TLS: write ",
-            "rediss://",
-        ),
-        (stranger(b"", b""), silent, ""),
-    ];
-    for (url, words, quoted) in table {
+    for Stranger { url, words, quoted } in strangers() {
         let said = refused(&url);
         assert!(said.ends_with(&format!("{words}{quoted}")), "{said}");
-        assert_doctor_says(&url, words);
     }
 }
-
-/// The tool has no other words.
-#[cfg(feature = "cli")]
-#[track_caller]
-fn assert_doctor_says(url: &str, words: &str) {
-    let mut doctor = super::cli::muxlock(&["doctor", "--json", "--read-only", "--node", url]);
-    let (code, out, _) = super::cli::run(&mut doctor);
-    let json: serde_json::Value = serde_json::from_str(&out).expect(&out);
-    let findings = json["findings"].as_array().unwrap();
-    let has = |it: &serde_json::Value| it["why"].as_str().is_some_and(|why| why.contains(words));
-    assert!(code == 1 && findings.iter().any(has), "{words}: {out}");
-    assert!(!out.contains("hunter22"), "{out}");
-}
-
-#[cfg(not(feature = "cli"))]
-fn assert_doctor_says(_: &str, _: &str) {}
 
 #[test]
 fn limits_that_were_too_short_are_named() {
@@ -149,41 +98,15 @@ fn resolver_that_panics_or_fails_is_quoted() {
     assert!(failed.starts_with("no zone"), "{failed}");
 }
 
-/// Why no Sentinel names the master: for each, with its address, and in the tool too.
+/// Why no Sentinel names the master: for each, with its address.
 #[test]
 fn causes_at_a_sentinel_are_named() {
-    let server = Master::start().unwrap();
-    let monitor = |more: &str| {
-        let sentinel = Sentinel::start(&format!(
-            "sentinel monitor mymaster 127.0.0.1 {} 1\n{more}",
-            server.port()
-        ));
-        let port = sentinel.port();
-        (sentinel, port)
-    };
-    let (_open, open) = monitor("");
-    let (_closed, closed) = monitor("requirepass sesame\n");
-    let nobody = refused_addr().port();
-    let table = [
-        (
-            closed,
-            "mymaster",
-            "",
-            "NOAUTH: it needs a password of its own: write sentinel_password=",
-        ),
-        (closed, "mymaster", "&sentinel_password=hunter22", "WRONGPASS: "),
-        (open, "mymaster", "&sentinel_password=hunter22", "leave out sentinel_password="),
-        (open, "master01", "", "ERR: it has no master \"master01\": check the end of the address"),
-        (server.port(), "mymaster", "", "this is a server and not a Sentinel"),
-        (nobody, "mymaster", "", "Connection refused (os error"),
-    ];
-    for (port, name, parameter, words) in table {
-        let url = format!("redis+sentinel://127.0.0.1:{port}/{name}?durable=no{parameter}");
+    let sentinels = Reticent::start();
+    for (url, at, words) in sentinels.questions() {
         let said = refused(&url);
-        let begins = format!("no Sentinel reported where the master is: 127.0.0.1:{port}: ");
+        let begins = format!("no Sentinel reported where the master is: {at}: ");
         assert!(said.starts_with(&begins) && said.contains(words), "{said}");
         assert!(!said.contains("hunter22"), "{said}");
-        assert_doctor_says(&url, words);
     }
     // It accepts and is silent: the reason comes before the limit of the whole lookup.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -191,16 +114,9 @@ fn causes_at_a_sentinel_are_named() {
     let builder = Redlock::builder().node(format!("redis+sentinel://{at}/mymaster"));
     let said = builder.connect_timeout(Duration::from_secs(10)).connect().unwrap_err().to_string();
     assert!(said.contains(&format!(": {at}: timed out (answer): longer than 9s")), "{said}");
-    // The one that it names is down.
-    let address = server.addr();
-    drop(server);
-    let url = format!("redis+sentinel://127.0.0.1:{open}/mymaster");
+    let (_sentinels, url, words) = sentinels.without_server();
     let said = refused(&url);
-    assert!(
-        said.contains("refused") && said.ends_with(&format!("Sentinels named {address}")),
-        "{said}"
-    );
-    assert_doctor_says(&url, &format!("Sentinels named {address}"));
+    assert!(said.contains("refused") && said.ends_with(&words), "{said}");
 }
 
 #[test]

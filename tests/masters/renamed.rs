@@ -1,35 +1,15 @@
 //! Masters on which a command is switched off by name: no lock is held that cannot be kept or
 //! released there, and every error names the command.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-
 use muxlock::node::NodeOutcome;
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{LockError, LockErrorKind, LockGuard, Redlock};
-use testbed::{TTL, all_ready, patient, soon};
-
-use crate::cli::{muxlock, run};
+use testbed::{Mute, TTL, all_ready, commands_of_scripts, patient, soon};
 
 /// What every lock needs; without `SET`, which plain locks send without a script.
 const NEEDED: [&str; 4] = ["DEL", "GET", "PEXPIRE", "PTTL"];
 /// What only waiting in a queue takes. Clients find another way to wait.
 const WAITING: [&str; 7] = ["LINDEX", "LLEN", "LPOS", "LPUSH", "LREM", "PUBLISH", "RPUSH"];
-
-/// The commands that scripts call.
-fn called() -> BTreeSet<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts");
-    let mut names = BTreeSet::new();
-    for file in fs::read_dir(folder).unwrap() {
-        let script = fs::read_to_string(file.unwrap().path()).unwrap();
-        let calls = script.split("call(\"").skip(1);
-        names.extend(calls.map(|rest| rest.split('"').next().unwrap().to_owned()));
-    }
-    names
-}
 
 type Take = fn(&Redlock) -> Option<LockError>;
 
@@ -56,7 +36,7 @@ fn client(master: &Master) -> Redlock {
 
 #[test]
 fn every_command_of_every_script_is_missed_before_a_lock_is_held() {
-    for name in called() {
+    for name in commands_of_scripts() {
         let name = name.as_str();
         if WAITING.contains(&name) {
             continue;
@@ -165,85 +145,12 @@ fn first_lock_of_each_kind_reaches_all_masters_in_one_round_trip() {
     }
 }
 
-/// The doctor names it and says what to do; what every lock needs is an error.
-#[test]
-fn doctor_names_every_command() {
-    // The doctor does not try what would leave something behind.
-    let is_tried = |name: &String| name != "LPUSH" && name != "RPUSH";
-    for name in called().into_iter().filter(is_tried) {
-        let master = Master::start_with(&["--rename-command", &name, ""]).unwrap();
-        let (code, out, err) = doctor(&master.url(), &[]);
-        let is_needed = NEEDED.contains(&name.as_str()) || ["SET", "TIME"].contains(&name.as_str());
-        assert_eq!(code, i32::from(is_needed), "{name}: {out}{err}");
-        let is_named = out.to_uppercase().contains(&format!("NOT KNOW {name}"));
-        assert!(is_named, "{name}: {out}");
-    }
-}
-
-fn doctor(url: &str, args: &[&str]) -> (i32, String, String) {
-    let common = ["doctor", "--node-timeout", "20s", "--connect-timeout", "10s"];
-    let allowed = ["--restart-guard", "off", "--allow", "open", "--allow", "version"];
-    let mut command = muxlock(&[&common[..], &allowed, args].concat());
-    run(command.env("MUXLOCK_NODES", url))
-}
-
-/// A server that cannot be asked whether it is ready.
-struct Mute(Child, String);
-
-impl Mute {
-    fn start(renamed: &str) -> Mute {
-        let mute = (0..5).find_map(|_| Mute::start_on_free_port(renamed));
-        mute.expect("a server that keeps its port")
-    }
-
-    /// `None` if another process takes the port first.
-    fn start_on_free_port(renamed: &str) -> Option<Mute> {
-        let binary = std::env::var_os("MUXLOCK_REDIS_SERVER").filter(|path| !path.is_empty());
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let port = free.port().to_string();
-        let args = ["--save", "", "--bind", "127.0.0.1", "--port", &port, "--dir"];
-        let child = Command::new(binary.unwrap_or_else(|| "redis-server".into()))
-            .args(args)
-            .arg(std::env::temp_dir())
-            .args(["--rename-command", renamed, ""])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut mute = Mute(child, format!("redis://{free}"));
-        let mut is_over = false;
-        soon("it answers", || {
-            let answers = says_pong(free);
-            is_over = mute.0.try_wait().unwrap().is_some();
-            answers || is_over
-        });
-        (!is_over).then_some(mute)
-    }
-}
-
-/// A port on which nothing listens may be connected with itself.
-fn says_pong(at: SocketAddr) -> bool {
-    let Ok(mut stream) = TcpStream::connect(at) else { return false };
-    let mut said = [0; 5];
-    let asked = stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut said));
-    asked.is_ok() && said == *b"+PONG"
-}
-
-impl Drop for Mute {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Without these, clients know less of the server, as without the right to them.
 #[test]
 fn commands_that_identify_a_server_are_missed_as_forbidden_ones() {
     for name in ["INFO", "TIME", "CLIENT"] {
-        let Mute(_, url) = &Mute::start(name);
-        let redlock = all_ready(&patient([url.as_str()]));
+        let mute = Mute::start(name);
+        let redlock = all_ready(&patient([mute.url()]));
         assert!(redlock.try_lock("a", TTL).unwrap().unlock().unwrap().was_held(), "{name}");
-        let (code, out, err) = doctor(url, &["--read-only"]);
-        assert_eq!(code, 1, "{name}: {out}{err}");
-        assert!(out.contains(&format!("it does not know {name}")), "{name}: {out}");
     }
 }

@@ -199,7 +199,7 @@ const LEAVES: [&str; 13] = [
 
 /// The layers on top of the leaves, from the bottom up. Each may import all leaves, and the layers
 /// that are listed with it.
-const LAYERS: [(&str, &[&str]); 6] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("sys", &[]),
     ("config", &[]),
     ("proto", &["config"]),
@@ -207,6 +207,9 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("resp", &["proto"]),
     ("mux", &["sys", "config", "proto", "resp"]),
     ("client", &["sys", "config", "proto", "mux"]),
+    // Servers for tests: see `TESTING`.
+    ("testing", &["resp"]),
+    ("unstable_tool", &["config", "resp", "mux", "client", "testing"]),
 ];
 
 /// What a leaf or layer may import; `None` if it is neither.
@@ -331,7 +334,8 @@ fn no_layers_import_each_other_in_a_circle() {
             assert!(is_below, "{import} is not below {layer}");
         }
     }
-    let files: Vec<_> = layered().collect();
+    let mut files: Vec<_> = layered().collect();
+    collect(&root().join("src/testing"), &mut files);
     for name in LEAVES.iter().chain(LAYERS.iter().map(|(layer, _)| layer)) {
         assert!(files.iter().any(|(file, _)| layer_of(file) == *name), "there is no {name}");
     }
@@ -417,7 +421,7 @@ fn feature_testing_stands_alone() {
 #[test]
 fn tests_and_benches_include_no_file_of_another() {
     let mut files = Vec::new();
-    for folder in ["tests", "testbed", "benches"] {
+    for folder in ["tests", "cli/tests", "testbed", "benches"] {
         collect(&root().join(folder), &mut files);
     }
     let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs", "tests/scripts/main.rs"];
@@ -431,7 +435,8 @@ fn tests_and_benches_include_no_file_of_another() {
 #[test]
 fn sources_are_clean() {
     let mut files = [library(), tool()].concat();
-    for folder in ["tests", "testbed", "benches", "examples", "build", "src/testing"] {
+    let others = ["tests", "cli/tests", "testbed", "benches", "examples", "build", "src/testing"];
+    for folder in others {
         collect(&root().join(folder), &mut files);
     }
     let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];
@@ -494,8 +499,9 @@ fn files_in(folder: &str, ending: &str) -> Vec<(String, String)> {
 /// All source files of the tests but this one.
 fn tests() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    collect(&root().join("tests"), &mut files);
-    collect(&root().join("testbed"), &mut files);
+    for folder in ["tests", "cli/tests", "testbed"] {
+        collect(&root().join(folder), &mut files);
+    }
     files.retain(|(path, _)| !path.contains("/tests/tidy/"));
     files
 }

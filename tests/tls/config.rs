@@ -9,8 +9,7 @@ use muxlock::settings::Tls;
 use muxlock::{Builder, Redlock};
 use rcgen::KeyPair;
 use rustls::{ClientConfig, RootCertStore};
-
-use crate::authority::Authority;
+use testbed::Authority;
 
 #[track_caller]
 fn refused(builder: &Builder) -> String {

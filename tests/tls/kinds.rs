@@ -18,10 +18,9 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::io::{Read, Write};
 use testbed::scripted::never_accepting;
-use testbed::{TTL, outcomes, patient};
+use testbed::{Authority, TTL, outcomes, patient, start_with_tls, tls_addr};
 
-use crate::authority::Authority;
-use crate::masters::{KEY, locks_and_unlocks, start, tls_addr, trusting};
+use crate::masters::{KEY, locks_and_unlocks};
 
 /// What a lock on this one server fails with.
 #[track_caller]
@@ -62,10 +61,10 @@ fn certificates_that_do_not_fit_are_told_apart() {
         authority.sign_with(&names, |it| it.not_before = date_time_ymd(2999, 1, 1)),
         authority.sign(&["127.0.0.2", "redis-1"]),
     ];
-    let masters = files.map(|files| start(&files, &[]));
+    let masters = files.map(|files| start_with_tls(&files, &[]));
     let [good, expired, early, foreign] = &masters;
     let parameters = |url: String, more: &str| format!("{url}&{more}");
-    let ca = |authority: &Authority, master| trusting(authority, master);
+    let ca = |authority: &Authority, master| authority.trusting(master);
     let table = [
         (ca(&other, good), TlsErrorKind::Untrusted, "none of the roots"),
         (good.tls_url().unwrap(), TlsErrorKind::Untrusted, "none of the roots"),
@@ -102,7 +101,7 @@ fn certificates_of_no_use_are_told_with_what_to_do() {
         (&for_clients, TlsErrorKind::Certificate, "make a new one with serverAuth"),
     ];
     for (files, kind, words) in table {
-        let master = start(files, &[]);
+        let master = start_with_tls(files, &[]);
         let url = format!("{}?ca={}", master.tls_url().unwrap(), files.ca.display());
         let (found, message) = refused(&url);
         assert_eq!(found, kind, "{message}");
@@ -116,7 +115,7 @@ fn without_verification_any_certificate_will_do() {
     let authority = Authority::new();
     let files = authority.sign_with(&["other"], |it| it.not_after = date_time_ymd(2020, 1, 1));
     for protocol in ["TLSv1.2", "TLSv1.3"] {
-        let master = start(&files, &["--tls-protocols", protocol]);
+        let master = start_with_tls(&files, &["--tls-protocols", protocol]);
         let url = format!("{}?verify=no", master.tls_url().unwrap());
         locks_and_unlocks(&patient([url]).connect().unwrap());
     }
@@ -131,8 +130,8 @@ fn server_that_wants_another_client_certificate_says_so() {
     let show = format!("&cert={}&key={}", stranger.cert.display(), stranger.key.display());
     for protocol in ["TLSv1.2", "TLSv1.3"] {
         let strict = ["--tls-auth-clients", "yes", "--tls-protocols", protocol];
-        let master = start(&files, &strict);
-        let url = trusting(&authority, &master);
+        let master = start_with_tls(&files, &strict);
+        let url = authority.trusting(&master);
         for url in [url.clone(), url + &show] {
             let (kind, message) = refused(&url);
             assert_eq!(kind, TlsErrorKind::ClientCertificate, "{protocol}: {message}");
@@ -148,8 +147,8 @@ fn no_common_version_or_cipher_is_told() {
     let files = authority.sign(&["127.0.0.1"]);
     // Without forward secrecy: rustls has none of these.
     let old = ["--tls-protocols", "TLSv1.2", "--tls-ciphers", "AES128-SHA256"];
-    let master = start(&files, &old);
-    let (kind, message) = refused(&trusting(&authority, &master));
+    let master = start_with_tls(&files, &old);
+    let (kind, message) = refused(&authority.trusting(&master));
     assert_eq!(kind, TlsErrorKind::Version, "{message}");
 }
 
@@ -195,7 +194,7 @@ fn roots(ca: &Path) -> Arc<RootCertStore> {
 #[test]
 fn revoked_certificate_is_refused() {
     let authority = Authority::new();
-    let [revoked, good] = [(); 2].map(|()| start(&authority.sign(&["127.0.0.1"]), &[]));
+    let [revoked, good] = [(); 2].map(|()| start_with_tls(&authority.sign(&["127.0.0.1"]), &[]));
     let list = CertificateRevocationListDer::from(authority.revoke_first());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = roots(&authority.ca());
@@ -216,8 +215,8 @@ fn revoked_certificate_is_refused() {
 #[test]
 fn name_with_an_impostor_among_its_addresses_is_followed_to_the_real_server() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let real = start(&authority.sign(&["redis-1"]), &[]);
-    let impostor = start(&other.sign(&["redis-1"]), &[]);
+    let real = start_with_tls(&authority.sign(&["redis-1"]), &[]);
+    let impostor = start_with_tls(&other.sign(&["redis-1"]), &[]);
     let addresses = vec![tls_addr(&impostor), tls_addr(&real)];
     let url = format!("rediss://redis-1?ca={}", authority.ca().display());
     let builder = patient([url]).resolver(move |_, _| Ok(addresses.clone()));
@@ -256,8 +255,8 @@ fn server_whose_certificate_was_replaced_votes() {
     let names = ["127.0.0.1"];
     let expired = authority.sign_with(&names, |it| it.not_after = date_time_ymd(2020, 1, 1));
     let good = authority.sign(&names);
-    let mut master = start(&expired, &[]);
-    let redlock = patient([trusting(&authority, &master)]).build().unwrap();
+    let mut master = start_with_tls(&expired, &[]);
+    let redlock = patient([authority.trusting(&master)]).build().unwrap();
     assert_eq!(refused_by(&redlock).0, TlsErrorKind::Expired);
     std::fs::copy(&good.cert, &expired.cert).unwrap();
     std::fs::copy(&good.key, &expired.key).unwrap();

@@ -4,10 +4,7 @@
 #![cfg(feature = "tls")]
 #![allow(missing_docs)]
 
-mod authority;
 mod config;
-#[cfg(feature = "cli")]
-mod doctor;
 mod front;
 mod kinds;
 mod log;

@@ -8,31 +8,19 @@ use muxlock::node::{NodeOutcome, NodeState, Phase};
 use muxlock::settings::Tls;
 use muxlock::testing::{Master, TlsFiles};
 use muxlock::{Done, KeepAlive, Multiplexer, Redlock};
-use testbed::{PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon, timed};
+use testbed::{
+    Authority, PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon,
+    start_with_tls, timed, tls_addr,
+};
 
-use crate::authority::Authority;
 use crate::front::Tap;
 
 pub const KEY: &str = "invoice:42";
 /// A connect timeout that is waited for.
 const SHORT: Duration = Duration::from_millis(300);
 
-pub fn start(files: &TlsFiles, extra_args: &[&str]) -> Master {
-    Master::start_with_tls(files, extra_args).unwrap_or_else(|error| panic!("{error}"))
-}
-
 pub fn start_three(files: &TlsFiles) -> Vec<Master> {
-    (0..3).map(|_| start(files, &[])).collect()
-}
-
-pub fn tls_addr(master: &Master) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], master.tls_port().expect("it has TLS")))
-}
-
-/// The address of a master, with the root of this authority.
-pub fn trusting(authority: &Authority, master: &Master) -> String {
-    let url = master.tls_url().expect("it has TLS");
-    format!("{url}?ca={}", authority.ca().display())
+    (0..3).map(|_| start_with_tls(files, &[])).collect()
 }
 
 #[track_caller]
@@ -48,7 +36,7 @@ pub fn locks_and_unlocks(redlock: &Redlock) {
 fn locks_are_taken_extended_kept_and_released() {
     let authority = Authority::new();
     let masters = start_three(&authority.sign(&["127.0.0.1"]));
-    let urls = masters.iter().map(|master| trusting(&authority, master));
+    let urls = masters.iter().map(|master| authority.trusting(master));
     let redlock = all_ready(&patient(urls));
     locks_and_unlocks(&redlock);
     let lock = redlock.try_lock(KEY, Duration::from_secs(3)).unwrap();
@@ -64,7 +52,8 @@ fn locks_are_taken_extended_kept_and_released() {
 fn server_is_verified_by_name_and_by_both_kinds_of_address() {
     let authority = Authority::new();
     let files = authority.sign(&["127.0.0.1", "::1", "localhost", "lock-3.test"]);
-    let masters: Vec<_> = (0..4).map(|_| start(&files, &["--bind", "127.0.0.1", "::1"])).collect();
+    let masters: Vec<_> =
+        (0..4).map(|_| start_with_tls(&files, &["--bind", "127.0.0.1", "::1"])).collect();
     let ca = authority.ca();
     let hosts = ["127.0.0.1", "[::1]", "localhost", "lock-3.test"];
     let urls = hosts.iter().zip(&masters).map(|(host, master)| {
@@ -75,8 +64,8 @@ fn server_is_verified_by_name_and_by_both_kinds_of_address() {
     locks_and_unlocks(&redlock);
 
     // The certificate has the name, and not this address.
-    let named = start(&authority.sign(&["redis-1"]), &[]);
-    let url = format!("{}&server_name=redis-1", trusting(&authority, &named));
+    let named = start_with_tls(&authority.sign(&["redis-1"]), &[]);
+    let url = format!("{}&server_name=redis-1", authority.trusting(&named));
     locks_and_unlocks(&all_ready(&patient([url])));
 }
 
@@ -85,8 +74,9 @@ fn both_versions_and_a_password_work() {
     let authority = Authority::new();
     let files = authority.sign(&["127.0.0.1"]);
     for protocol in ["TLSv1.2", "TLSv1.3"] {
-        let master = start(&files, &["--tls-protocols", protocol, "--requirepass", "sesame"]);
-        let url = trusting(&authority, &master).replace("://", "://:sesame@");
+        let master =
+            start_with_tls(&files, &["--tls-protocols", protocol, "--requirepass", "sesame"]);
+        let url = authority.trusting(&master).replace("://", "://:sesame@");
         locks_and_unlocks(&all_ready(&patient([url])));
     }
 }
@@ -98,8 +88,8 @@ fn client_shows_its_certificate() {
     let me = authority.sign(&["me"]);
     for protocol in ["TLSv1.2", "TLSv1.3"] {
         let strict = ["--tls-auth-clients", "yes", "--tls-protocols", protocol];
-        let master = start(&files, &strict);
-        let url = trusting(&authority, &master);
+        let master = start_with_tls(&files, &strict);
+        let url = authority.trusting(&master);
         let parameters = format!("&cert={}&key={}", me.cert.display(), me.key.display());
         locks_and_unlocks(&all_ready(&patient([url + &parameters])));
         let read = |path| std::fs::read(path).unwrap();
@@ -114,7 +104,7 @@ fn killed_connection_resumes_its_session() {
     let authority = Authority::new();
     let files = authority.sign(&["127.0.0.1"]);
     for protocol in ["TLSv1.2", "TLSv1.3"] {
-        let master = start(&files, &["--tls-protocols", protocol]);
+        let master = start_with_tls(&files, &["--tls-protocols", protocol]);
         let tap = Tap::start(tls_addr(&master), usize::MAX);
         let url = format!("rediss://{}?ca={}", tap.addr(), authority.ca().display());
         let redlock = all_ready(&patient([url]));
@@ -135,7 +125,7 @@ fn killed_connection_resumes_its_session() {
 fn restarted_master_is_verified_again() {
     let authority = Authority::new();
     let mut masters = start_three(&authority.sign(&["127.0.0.1"]));
-    let redlock = all_ready(&patient(masters.iter().map(|it| trusting(&authority, it))));
+    let redlock = all_ready(&patient(masters.iter().map(|it| authority.trusting(it))));
     locks_and_unlocks(&redlock);
     for master in &mut masters {
         master.restart().unwrap();
@@ -153,7 +143,7 @@ fn master_that_freezes_in_the_handshake_costs_one_vote() {
     let authority = Authority::new();
     let masters = start_three(&authority.sign(&["127.0.0.1"]));
     masters[1].freeze().unwrap();
-    let urls = masters.iter().map(|master| trusting(&authority, master));
+    let urls = masters.iter().map(|master| authority.trusting(master));
     let redlock = patient(urls).connect_timeout(SHORT).build().unwrap();
     let (time, lock) = timed(|| redlock.try_lock(KEY, TTL).unwrap());
     assert!(time < PATIENT, "{time:?}");
@@ -175,7 +165,7 @@ fn bytes_that_arrive_one_by_one_are_put_together() {
     let authority = Authority::new();
     let files = authority.sign(&["127.0.0.1"]);
     for protocol in ["TLSv1.2", "TLSv1.3"] {
-        let master = start(&files, &["--tls-protocols", protocol]);
+        let master = start_with_tls(&files, &["--tls-protocols", protocol]);
         let tap = Tap::start(tls_addr(&master), 1);
         let url = format!("rediss://{}?ca={}", tap.addr(), authority.ca().display());
         let redlock = all_ready(&patient([url]));
@@ -190,7 +180,7 @@ fn many_replies_at_once_are_all_handled() {
     const LOCKS: usize = 4_000;
     let authority = Authority::new();
     let masters = start_three(&authority.sign(&["127.0.0.1"]));
-    let urls = masters.iter().map(|master| trusting(&authority, master));
+    let urls = masters.iter().map(|master| authority.trusting(master));
     let mut poll = Poll::new().unwrap();
     let mut events = Events::with_capacity(16);
     let mux = Multiplexer::new(patient(urls).config().unwrap(), poll.registry(), Token(0));
@@ -242,10 +232,10 @@ fn many_replies_at_once_are_all_handled() {
 fn commands_that_the_socket_does_not_accept_are_sent_later() {
     const LOCKS: usize = 20_000;
     let authority = Authority::new();
-    let master = start(&authority.sign(&["127.0.0.1"]), &[]);
+    let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &[]);
     let mut poll = Poll::new().unwrap();
     let mut events = Events::with_capacity(16);
-    let config = patient([trusting(&authority, &master)]).config().unwrap();
+    let config = patient([authority.trusting(&master)]).config().unwrap();
     let mut mux = Multiplexer::new(config, poll.registry(), Token(0)).unwrap();
     mux.connect();
     while !mux.nodes().all(|node| node.state == NodeState::Ready && node.in_flight == 0) {
@@ -278,7 +268,7 @@ fn commands_that_the_socket_does_not_accept_are_sent_later() {
 #[test]
 fn hints_are_given_when_the_port_speaks_the_other_protocol() {
     let authority = Authority::new();
-    let master = start(&authority.sign(&["127.0.0.1"]), &[]);
+    let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &[]);
     let said = |url: &str| {
         let redlock = patient([url]).connect_timeout(SHORT).build().unwrap();
         let error = redlock.try_lock(KEY, TTL).unwrap_err();

@@ -9,9 +9,8 @@ use muxlock::error::ProtocolError;
 use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::testing::Master;
 use muxlock::{Multiplexer, Redlock};
-use testbed::{all_ready, patient, soon};
+use testbed::{Authority, all_ready, patient, soon};
 
-use crate::authority::Authority;
 use crate::front::{Habit, front};
 use crate::masters::locks_and_unlocks;
 

@@ -1,4 +1,4 @@
-//! Sentinels and their master over TLS, and the tool.
+//! Sentinels and their master over TLS.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -6,11 +6,10 @@ use std::thread;
 
 use muxlock::Redlock;
 use muxlock::error::ConfigError;
-use testbed::{all_ready, patient};
+use testbed::{Authority, all_ready, patient, start_with_tls, tls_addr};
 
-use crate::authority::Authority;
 use crate::front::{Habit, front};
-use crate::masters::{locks_and_unlocks, start, tls_addr};
+use crate::masters::locks_and_unlocks;
 
 /// A Sentinel without TLS, which names this master.
 fn sentinel(master: SocketAddr) -> SocketAddr {
@@ -41,7 +40,7 @@ fn sentinel(master: SocketAddr) -> SocketAddr {
 fn sentinels_and_their_master_are_verified() {
     let [authority, other] = [(); 2].map(|()| Authority::new());
     let files = authority.sign(&["redis.test"]);
-    let master = start(&files, &[]);
+    let master = start_with_tls(&files, &[]);
     let at = front(&files, sentinel(tls_addr(&master)), Habit::SaysGoodbye(usize::MAX));
     let url = |ca: &Authority, name: &str| {
         let ca = ca.ca().display().to_string();
@@ -61,26 +60,4 @@ fn sentinels_and_their_master_are_verified() {
             "{error}"
         );
     }
-}
-
-/// The tool asks over TLS too, and says why it cannot.
-#[cfg(feature = "cli")]
-#[test]
-fn doctor_asks_over_tls() {
-    let [authority, other] = [(); 2].map(|()| Authority::new());
-    let master = start(&authority.sign(&["127.0.0.1"]), &[]);
-    let doctor = |ca: &Authority| {
-        let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_muxlock"));
-        let url = format!("{}?ca={}", master.tls_url().unwrap(), ca.ca().display());
-        doctor.args(["doctor", "--allow", "marker", "--allow", "single", "--node", &url]);
-        let doctor = doctor.args(["--restart-guard", "off"]).env("XDG_CONFIG_HOME", "/nonexistent");
-        let output = doctor.output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
-    };
-    let (code, said) = doctor(&authority);
-    assert!(code == Some(0) && said.contains("1 of 1 master can vote now"), "{said}");
-    let (code, said) = doctor(&other);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("error    tls"), "{said}");
-    assert!(said.contains("TLS failed (the server's certificate is not trusted): none"), "{said}");
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use muxlock::mio::{Events, Poll, Token};
 use muxlock::node::{NodeOutcome, NodeState, NodeStatus};
+use muxlock::unstable_tool::{ConfigExt, explained_start};
 use muxlock::{
     Config, Done, Lease, LockError, LockErrorKind, Multiplexer, OpId, Redlock, Released,
-    explained_start,
 };
 
 use super::spread::Spread;

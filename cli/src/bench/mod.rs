@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muxlock::Config;
+use muxlock::unstable_tool::ConfigExt;
 use serde_json::{Value, json};
 
 use self::load::{Load, Tally, in_flight, on_threads};

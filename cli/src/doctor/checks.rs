@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
-use muxlock::{CommonSettings, MasterSettings, Place};
+use muxlock::unstable_tool::{CommonSettings, MasterSettings, Place};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};

@@ -1,7 +1,7 @@
 //! What is wrong, and the command that mends it.
 
 use clap::ValueEnum;
-use muxlock::{MasterSettings, Place, printable};
+use muxlock::unstable_tool::{MasterSettings, Place, printable};
 
 /// The kinds of findings. Their names are stable: scripts look for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -191,8 +191,9 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use muxlock::Redlock;
+    use muxlock::unstable_tool::ConfigExt;
     #[cfg(feature = "tls")]
-    use muxlock::TlsSettings;
+    use muxlock::unstable_tool::TlsSettings;
 
     use super::*;
 

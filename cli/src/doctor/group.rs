@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use muxlock::settings::RestartGuard;
-use muxlock::{Config, Place, quorum};
+use muxlock::unstable_tool::{ConfigExt, Place};
+use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
 use super::checks::{Checked, Standing, Subject, check, is_loopback};
@@ -276,7 +277,8 @@ fn votes(config: &Config, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use muxlock::{Failover, Redlock};
+    use muxlock::Redlock;
+    use muxlock::unstable_tool::Failover;
 
     use super::*;
     use crate::doctor::ask::Refused;

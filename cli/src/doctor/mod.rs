@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muxlock::settings::RestartGuard;
+use muxlock::unstable_tool::{ConfigExt, in_the_tool};
 use muxlock::{Builder, Config, LockError};
 
 use self::ask::Plan;
@@ -127,7 +128,7 @@ fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Findin
         None => Finding::new(
             Severity::Error,
             Id::Lock,
-            format!("a lock failed: {}", error.in_the_tool()),
+            format!("a lock failed: {}", in_the_tool(&error)),
         ),
     };
     let redlock = match builder.build() {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muxlock::{Config, Place, printable, quorum};
+use muxlock::unstable_tool::{ConfigExt, Place, printable};
+use muxlock::{Config, quorum};
 use serde_json::{Value, json};
 
 use super::ask::{Obstacle, Said};

@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, close, dup2_stdin, dup2_stdout, getpid, pipe2};
 
-use muxlock::explained;
+use muxlock::unstable_tool::explained;
 
 use super::command::{Change, KILLED_MAX, LOOK_AGAIN, look};
 use super::family::{self, Family, adopt_orphans, reap_orphans};

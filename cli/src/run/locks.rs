@@ -5,10 +5,11 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use muxlock::inspection::Inspection;
-use muxlock::mio::{Events, Interest, Poll, Token, unix::SourceFd};
+use muxlock::mio::unix::SourceFd;
+use muxlock::mio::{Events, Interest, Poll, Token};
+use muxlock::unstable_tool::{ConfigExt, in_the_tool, printable};
 use muxlock::{
-    Cancelled, Config, Done, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId, printable,
-    quorum,
+    Cancelled, Config, Done, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId, quorum,
 };
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -216,7 +217,7 @@ impl<'a> Locks<'a> {
                 };
                 let (why, is_endless) = match holder {
                     Some((holder, is_endless)) => (format!("contended: {holder}"), is_endless),
-                    None => (error.in_the_tool().to_string(), false),
+                    None => (in_the_tool(error).to_string(), false),
                 };
                 if is_no_news && !is_endless {
                     return Ok(0);
@@ -229,10 +230,10 @@ impl<'a> Locks<'a> {
                 Ok(args.conflict_exit_code)
             }
             LockErrorKind::Unavailable | LockErrorKind::TimedOut | LockErrorKind::Expired => {
-                say(&error.in_the_tool().to_string());
+                say(&in_the_tool(error).to_string());
                 Ok(UNAVAILABLE)
             }
-            _ => Err(io::Error::other(error.in_the_tool().to_string())),
+            _ => Err(io::Error::other(in_the_tool(error).to_string())),
         }
     }
 }

@@ -26,7 +26,8 @@ use std::time::Duration;
 use muxlock::error::ConfigError;
 use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::Heal;
-use muxlock::{Config, LockError, Resource, explained};
+use muxlock::unstable_tool::explained;
+use muxlock::{Config, LockError, Resource};
 
 use super::options::{Options, duration};
 use voice::say;

@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{close, pipe2};
 
-use muxlock::{explained, explained_start, printable};
+use muxlock::unstable_tool::{explained, explained_start, printable};
 
 use super::FAILED;
 use super::timer::since_boot;

@@ -3,9 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use muxlock::{
-    Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId, explained, printable,
-};
+use muxlock::unstable_tool::{explained, in_the_tool, printable, reason};
+use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
@@ -325,13 +324,13 @@ impl<'a> Run<'a> {
         let error = loss
             .error
             .as_ref()
-            .map_or_else(String::new, |error| format!(" ({})", error.in_the_tool()));
+            .map_or_else(String::new, |error| format!(" ({})", in_the_tool(error)));
         let lost = match loss.cause {
             LossCause::Gone => format!("lost {}", loss.resource),
             _ => format!("lost {} with {} left", loss.resource, seconds(left)),
         };
         let then = self.end()?;
-        self.tell(format!("{lost}: {}{error}", loss.reason()), &then);
+        self.tell(format!("{lost}: {}{error}", reason(loss)), &then);
         Ok(())
     }
 
@@ -576,7 +575,7 @@ impl<'a> Run<'a> {
                     Err(error) => {
                         say(&format!(
                             "{name} might not stay locked for --at-least: {}",
-                            error.in_the_tool()
+                            in_the_tool(&error)
                         ));
                     }
                 }
@@ -593,7 +592,7 @@ impl<'a> Run<'a> {
                         return lost("too few masters still had it");
                     }
                     Done::Released(Err(error)) if !args.quiet => {
-                        say(&format!("the release is not confirmed: {}", error.in_the_tool()));
+                        say(&format!("the release is not confirmed: {}", in_the_tool(&error)));
                     }
                     _ => {}
                 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use muxlock::printable;
+use muxlock::unstable_tool::printable;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Lines that wait; further ones are lost.

@@ -85,9 +85,9 @@ fn demo_over_tls_says_what_is_missing() {
     let server = "#!/bin/sh\necho \">>> 'tls-port \\\"1\\\"'\"; exit 1\n";
     fs::write(&path, server).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    let (no_openssl, no_tls) = match cfg!(feature = "tls-no-provider") {
+    let (no_openssl, no_tls) = match cfg!(feature = "tls") {
         true => ("openssl, which makes the certificates, and is not on PATH", "built without TLS"),
-        false => ("a muxlock with TLS: build it with --features cli,tls", "--features cli,tls"),
+        false => ("a muxlock with TLS: build it with --features tls", "--features tls"),
     };
     for (name, value, words) in
         [("PATH", &folder.0, no_openssl), ("MUXLOCK_REDIS_SERVER", &path, no_tls)]

@@ -270,7 +270,7 @@ fn settings_come_from_flags_variables_and_a_file() {
 #[test]
 fn packaged_file_is_read_as_it_is_and_without_its_marks() {
     let (masters, _, list) = start();
-    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/muxlock.toml");
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/muxlock.toml");
     let (code, out, err) = run(&mut muxlock(&["inspect", "deploy", "--config", packed]));
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.starts_with("muxlock: no masters: "), "{err}");

@@ -1,24 +1,22 @@
 //! What `muxlock doctor` says about certificates.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use testbed::{Authority, start_with_tls, tls_addr};
 
-use crate::authority::Authority;
-use crate::masters::{start, tls_addr, trusting};
+use crate::cli::{muxlock, run};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The findings about TLS: number of the master, severity, why.
 fn said(urls: &[String]) -> Vec<String> {
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
-    doctor.args(["doctor", "--json", "--read-only"]).env("MUXLOCK_NODES", urls.join(" "));
-    let out = doctor.output().unwrap();
-    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let mut doctor = muxlock(&["doctor", "--json", "--read-only"]);
+    let (code, out, err) = run(doctor.env("MUXLOCK_NODES", urls.join(" ")));
+    assert_eq!(code, 1, "{err}");
+    let said: Value = serde_json::from_str(&out).unwrap();
     let all = said["findings"].as_array().unwrap().iter();
     let tls = all.filter(|it| ["tls", "unreachable"].contains(&it["id"].as_str().unwrap()));
     let tls = tls.map(|it| {
@@ -37,10 +35,11 @@ fn said(urls: &[String]) -> Vec<String> {
 fn missing_client_certificates_are_found() {
     let authority = Authority::new();
     let files = authority.sign(&["127.0.0.1"]);
-    let masters = ["TLSv1.2", "TLSv1.3"]
-        .map(|protocol| start(&files, &["--tls-auth-clients", "yes", "--tls-protocols", protocol]));
+    let masters = ["TLSv1.2", "TLSv1.3"].map(|protocol| {
+        start_with_tls(&files, &["--tls-auth-clients", "yes", "--tls-protocols", protocol])
+    });
     let why = "error: TLS failed (the server requires another client certificate): its alert is";
-    let found = said(&masters.each_ref().map(|master| trusting(&authority, master)));
+    let found = said(&masters.each_ref().map(|master| authority.trusting(master)));
     for (master, found) in found.iter().enumerate() {
         assert!(found.starts_with(&format!("{master} {why}")), "{found}");
     }
@@ -50,7 +49,7 @@ fn missing_client_certificates_are_found() {
 #[test]
 fn ports_with_and_without_tls_are_told_apart() {
     let authority = Authority::new();
-    let master = start(&authority.sign(&["127.0.0.1"]), &[]);
+    let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &[]);
     let plain = format!("rediss://{}?ca={}", master.addr(), authority.ca().display());
     let found = said(&[plain, format!("redis://{}", tls_addr(&master))]);
     let silent = "0 error: timed out (TLS handshake; does this port speak TLS?): longer than \
@@ -70,8 +69,8 @@ fn certificates_that_end_soon_are_found() {
         let end = now + days * DAY + HOUR;
         authority.sign_with(&["127.0.0.1"], |params| params.not_after = end.into())
     });
-    let masters = files.map(|files| start(&files, &[]));
-    let mut urls = masters.each_ref().map(|master| trusting(&authority, master));
+    let masters = files.map(|files| start_with_tls(&files, &[]));
+    let mut urls = masters.each_ref().map(|master| authority.trusting(master));
     urls[5] = format!("{}?verify=no", masters[5].tls_url().unwrap());
     let expires =
         |master, severity, when| format!("{master} {severity}: its certificate expires {when}");
@@ -85,4 +84,24 @@ fn certificates_that_end_soon_are_found() {
             .to_owned(),
     ];
     assert_eq!(said(&urls), expected);
+}
+
+/// The tool asks over TLS too, and says why it cannot.
+#[test]
+fn doctor_asks_over_tls() {
+    let [authority, other] = [(); 2].map(|()| Authority::new());
+    let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &[]);
+    let doctor = |ca: &Authority| {
+        let url = ca.trusting(&master);
+        let allowed = ["--allow", "marker", "--allow", "single", "--restart-guard", "off"];
+        let mut doctor = muxlock(&["doctor", "--node", &url]);
+        let (code, out, _) = run(doctor.args(allowed));
+        (code, out)
+    };
+    let (code, said) = doctor(&authority);
+    assert!(code == 0 && said.contains("1 of 1 master can vote now"), "{said}");
+    let (code, said) = doctor(&other);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("error    tls"), "{said}");
+    assert!(said.contains("TLS failed (the server's certificate is not trusted): none"), "{said}");
 }

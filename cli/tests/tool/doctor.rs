@@ -424,7 +424,7 @@ fn rights_to_wait_are_found_and_granted() {
     if is_older_than([7, 0, 0], test, "-client|tracking in ACL SETUSER") || !can_paste() {
         return;
     }
-    let page = include_str!("../../docs/operating.md");
+    let page = include_str!("../../../docs/operating.md");
     let row = page.split("if it waits for locks (`try_lock_for`): `").nth(1).unwrap();
     let waiter = row.split('`').next().unwrap().replace("\\|", "|");
     let masters = Masters::start(2).unwrap();

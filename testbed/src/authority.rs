@@ -1,21 +1,47 @@
 //! Certificates for tests, signed by an authority of the test's own.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use muxlock::testing::TlsFiles;
+use muxlock::testing::{Master, TlsFiles};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
-use testbed::Folder;
+
+use crate::Folder;
+
+/// A master with a port for TLS.
+///
+/// # Panics
+///
+/// Panics if it does not start.
+pub fn start_with_tls(files: &TlsFiles, extra_args: &[&str]) -> Master {
+    Master::start_with_tls(files, extra_args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// That port, on 127.0.0.1.
+///
+/// # Panics
+///
+/// Panics if the master has none.
+pub fn tls_addr(master: &Master) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], master.tls_port().expect("it has TLS")))
+}
 
 /// Signs certificates. Its files are removed with it.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: Folder,
     signed: AtomicUsize,
+}
+
+impl Default for Authority {
+    fn default() -> Authority {
+        Authority::new()
+    }
 }
 
 impl Authority {
@@ -47,6 +73,12 @@ impl Authority {
     /// The file with its root.
     pub fn ca(&self) -> PathBuf {
         self.file("ca.pem")
+    }
+
+    /// The address of a master, with this root.
+    pub fn trusting(&self, master: &Master) -> String {
+        let url = master.tls_url().expect("it has TLS");
+        format!("{url}?ca={}", self.ca().display())
     }
 
     /// A certificate for these names and addresses.

@@ -1,76 +1,119 @@
-//! Blocking connections to the masters of a configuration, for the command-line tool.
+//! What the package `muxlock-cli`, the command-line tool, needs of the library beyond its public
+//! interface: feature `unstable-tool`.
+//!
+//! **Semantic versioning does not cover this module.** Any release may change it.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use super::{ConnectError, Redlock};
+use crate::client::{ConnectError, Redlock};
 use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
-use crate::mux::{Dialled, Failover, ask_sentinels, dial, dial_unix};
+use crate::keep_alive::Loss;
+use crate::lock_error::LockError;
+pub use crate::mux::{Dialled, Failover};
+use crate::mux::{ask_sentinels, dial, dial_unix};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
-use crate::outcome::{NodeOutcome, NodeReport, explained, explained_start, printable};
+use crate::outcome::{NodeOutcome, NodeReport};
+pub use crate::outcome::{explained, explained_connection, explained_start, printable};
+pub use crate::testing::process::Folder;
+pub use crate::testing::query::Connection;
+
+/// The script that releases a plain lock, as it is sent.
+pub const RELEASE: &str = crate::resp::RELEASE;
+
+/// The text of an error, with the options of the tool in place of settings of the library.
+pub fn in_the_tool(error: &LockError) -> impl fmt::Display {
+    error.in_the_tool()
+}
+
+/// Why a lock was lost, in words that fit the error of the renewal.
+pub fn reason(loss: &Loss) -> String {
+    loss.reason()
+}
 
 /// Where a master listens.
-#[doc(hidden)]
 pub enum Place {
+    /// At a port of a host.
     Tcp {
+        /// A name or an address.
         host: String,
+        /// Its port.
         port: u16,
     },
+    /// At a Unix socket.
     Unix(PathBuf),
     /// Where the first of its Sentinels is, and the name that they have for it.
     Sentinel {
+        /// The host of that Sentinel.
         host: String,
+        /// Its port.
         port: u16,
+        /// The name of the master.
         service: String,
         /// The user whom the Sentinels know, if they have a password.
         user: Option<String>,
+        /// Whether the Sentinels have a password.
         has_password: bool,
     },
 }
 
 /// The settings of a master. Not `Debug`: it may have a password.
-#[doc(hidden)]
 pub struct MasterSettings<'a> {
     /// Without credentials.
     pub address: &'a str,
+    /// Where it listens.
     pub place: Place,
+    /// The user to log in as, if it is not the default one.
     pub user: Option<&'a str>,
+    /// The password to log in with.
     pub password: Option<&'a str>,
+    /// The number of its database.
     pub db: u32,
+    /// Its restart guard.
     pub restart_guard: RestartGuard,
+    /// Whether it keeps its data when it is restarted.
     pub durable: bool,
     /// For TLS.
     pub tls: Option<TlsSettings<'a>>,
 }
 
 /// What an address says of TLS, with the paths of its files.
-#[doc(hidden)]
 #[derive(Default)]
 pub struct TlsSettings<'a> {
+    /// The file of the roots that are trusted.
     pub ca: Option<&'a str>,
+    /// The file of the client's certificate.
     pub cert: Option<&'a str>,
+    /// The file of the client's key.
     pub key: Option<&'a str>,
+    /// The name that the server's certificate must have.
     pub server_name: Option<&'a str>,
     /// Whether every server is trusted: `verify=no`.
     pub is_unverified: bool,
 }
 
 /// The settings that all masters of a client have in common.
-#[doc(hidden)]
 pub struct CommonSettings<'a> {
+    /// How long to wait for a reply.
     pub node_timeout: Duration,
+    /// How long to wait for a connection.
     pub connect_timeout: Duration,
-    /// The shortest TTL that leaves any validity, and the longest.
+    /// The shortest TTL that leaves any validity.
     pub min_ttl: Duration,
+    /// The longest TTL.
     pub max_ttl: Duration,
     /// How long the votes of a master that may have forgotten a lock do not count.
     pub quarantine: Duration,
+    /// How far clock rates may differ.
     pub drift_factor: f64,
+    /// The beginning of every key.
     pub key_prefix: &'a [u8],
+    /// The key whose absence shows that a master was flushed.
     pub flush_marker: Option<&'a [u8]>,
     /// The key that says when clients first saw a promoted master.
     pub sighting_key: &'a [u8],
@@ -95,11 +138,50 @@ impl NodeConfig {
     }
 }
 
-impl Config {
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn master(&self, node: usize) -> MasterSettings<'_> {
+/// Settings of a client, and connections to its masters.
+///
+/// # Panics
+/// Each method that takes the number of a master panics if there is no such master.
+pub trait ConfigExt {
+    /// The settings of a master.
+    fn master(&self, node: usize) -> MasterSettings<'_>;
+
+    /// The settings that all masters have in common.
+    fn common(&self) -> CommonSettings<'_>;
+
+    /// What the Sentinels of a master say about a failover, if it has some. It may take a little
+    /// longer than `within`.
+    fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>>;
+
+    /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and whatever
+    /// happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
+    /// over. An error with a text of its own says why.
+    fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>>;
+
+    /// As [`dial`](ConfigExt::dial), to one of the addresses of its name.
+    fn dial_at(
+        &self,
+        node: usize,
+        address: SocketAddr,
+        within: Duration,
+    ) -> io::Result<Box<dyn Dialled>>;
+
+    /// All addresses that a master's name has now; none if it has no name, or if they are not found
+    /// within this time.
+    fn look_up(&self, node: usize, within: Duration) -> Vec<SocketAddr>;
+
+    /// Whether the client would trust a master's certificate so much later; `None` if its address
+    /// is one without TLS, or trusts every server.
+    fn trusts_later(&self, node: usize, by: Duration, within: Duration)
+    -> Option<io::Result<bool>>;
+
+    /// What a client reports of a master that it cannot reach or use; `None` if it can, or if a
+    /// client cannot be made. It may take a little longer than the `connect_timeout`.
+    fn unreachable(&self, node: usize) -> Option<NodeReport>;
+}
+
+impl ConfigExt for Config {
+    fn master(&self, node: usize) -> MasterSettings<'_> {
         let of = &self.nodes[node];
         let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } = of;
         MasterSettings {
@@ -127,8 +209,7 @@ impl Config {
         }
     }
 
-    #[doc(hidden)]
-    pub fn common(&self) -> CommonSettings<'_> {
+    fn common(&self) -> CommonSettings<'_> {
         CommonSettings {
             node_timeout: self.node_timeout,
             connect_timeout: self.connect_timeout,
@@ -142,13 +223,7 @@ impl Config {
         }
     }
 
-    /// What the Sentinels of a master say about a failover, if it has some. It may take a little
-    /// longer than `within`.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>> {
+    fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>> {
         let Target::Sentinel(_) = &self.nodes[node].target else {
             return None;
         };
@@ -156,23 +231,11 @@ impl Config {
         Some(asked.map(|(failover, _)| failover))
     }
 
-    /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and whatever
-    /// happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
-    /// over. An error with a text of its own says why.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>> {
+    fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>> {
         self.dial_as(self.nodes[node].clone(), within)
     }
 
-    /// As [`dial`](Config::dial), to one of the addresses of its name.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn dial_at(
+    fn dial_at(
         &self,
         node: usize,
         address: SocketAddr,
@@ -183,13 +246,7 @@ impl Config {
         self.dial_as(of, within)
     }
 
-    /// All addresses that a master's name has now; none if it has no name, or if they are not found
-    /// within this time.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn look_up(&self, node: usize, within: Duration) -> Vec<SocketAddr> {
+    fn look_up(&self, node: usize, within: Duration) -> Vec<SocketAddr> {
         let Target::Name { host, port } = &self.nodes[node].target else {
             return Vec::new();
         };
@@ -205,14 +262,8 @@ impl Config {
         }
     }
 
-    /// Whether the client would trust a master's certificate so much later; `None` if its address
-    /// is one without TLS, or trusts every server.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
     #[cfg(feature = "tls-no-provider")]
-    pub fn trusts_later(
+    fn trusts_later(
         &self,
         node: usize,
         by: Duration,
@@ -231,20 +282,12 @@ impl Config {
         })
     }
 
-    /// As above; the client knows no TLS.
-    #[doc(hidden)]
     #[cfg(not(feature = "tls-no-provider"))]
-    pub fn trusts_later(&self, _: usize, _: Duration, _: Duration) -> Option<io::Result<bool>> {
+    fn trusts_later(&self, _: usize, _: Duration, _: Duration) -> Option<io::Result<bool>> {
         None
     }
 
-    /// What a client reports of a master that it cannot reach or use; `None` if it can, or if a
-    /// client cannot be made. It may take a little longer than the `connect_timeout`.
-    ///
-    /// # Panics
-    /// If there is no such master.
-    #[doc(hidden)]
-    pub fn unreachable(&self, node: usize) -> Option<NodeReport> {
+    fn unreachable(&self, node: usize) -> Option<NodeReport> {
         let mut alone = self.clone();
         alone.nodes = vec![self.nodes[node].clone()];
         let client = Redlock::with_config(alone).ok()?;
@@ -253,7 +296,9 @@ impl Config {
             Ok(()) | Err(ConnectError::Config(_)) => None,
         }
     }
+}
 
+impl Config {
     fn dial_as(&self, of: NodeConfig, within: Duration) -> io::Result<Box<dyn Dialled>> {
         let resolver = self.resolver.clone();
         // On a thread of its own: a lookup, and connecting to a Unix socket, may block for long.
