@@ -214,8 +214,8 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
     text
 }
 
-/// The value of a key after an eviction, as far as it is shown.
-pub const EVICTED: &[u8] = b"evicted:";
+/// The value of a key after a revocation, as far as it is shown.
+pub const REVOKED: &[u8] = b"revoked:";
 pub const TAKEN_WITH: &str = "muxlock revoke --now takes it";
 
 /// Whether so many masters have a key that never expires that the rest is no quorum.
@@ -260,7 +260,7 @@ fn summary(resource: &str, seen: &Seen) -> String {
         let has_it =
             |node: &&NodeInspection| node.holding.is_some_and(|holding| holding.holder() == holder);
         let count = nodes.iter().filter(has_it).count();
-        if holder.as_bytes() == EVICTED {
+        if holder.as_bytes() == REVOKED {
             let free = inspection.free_in().map(|left| format!("; free in {}", seconds(left)));
             let free = free.unwrap_or_default();
             return format!("{resource} was revoked on {count} of {total}{free}");

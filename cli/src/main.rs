@@ -4,7 +4,6 @@ mod authority;
 mod bench;
 mod demo;
 mod doctor;
-mod evict;
 mod histogram;
 mod inspect;
 mod manual;
@@ -12,6 +11,7 @@ mod options;
 mod page;
 mod paint;
 mod queue;
+mod revoke;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(not(target_os = "linux"))]
@@ -48,7 +48,7 @@ enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
     Doctor(doctor::Args),
-    Evict(evict::Args),
+    Revoke(revoke::Args),
     Bench(bench::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Evict(args) => evict::run(&args),
+        Command::Revoke(args) => revoke::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

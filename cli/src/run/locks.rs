@@ -14,7 +14,7 @@ use muxlock::{
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::super::inspect::{EVICTED, TAKEN_WITH, is_other_type, never_expires};
+use super::super::inspect::{REVOKED, TAKEN_WITH, is_other_type, never_expires};
 use super::super::share;
 use super::super::wire::{Failure, ask_each};
 use super::command::code_of;
@@ -302,7 +302,7 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
     let (count, total) = (has_it.count(), nodes.len());
     let left = inspection.free_in().map(seconds);
-    if holder.as_bytes() == EVICTED {
+    if holder.as_bytes() == REVOKED {
         let free = left.map_or_else(String::new, |left| format!("; free in {left}"));
         return Some((format!("{resource} was revoked{free}"), false));
     }

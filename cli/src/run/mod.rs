@@ -86,7 +86,7 @@ enum Descendants {
 ///
 /// The lock's keys are restored on masters that have lost them, unless
 /// --restart-guard is off. So deleting the keys does not stop the command. Use
-/// `muxlock evict RESOURCE` instead.
+/// `muxlock revoke RESOURCE` instead.
 ///
 /// The command gets the lock's name as MUXLOCK_RESOURCE: for several resources
 /// all names, separated by commas; for a permit the name of its slot, such as

@@ -441,7 +441,7 @@ fn completions_and_the_manual_name_every_command() {
         "muxlock.1",
         "muxlock-inspect.1",
         "muxlock-doctor.1",
-        "muxlock-evict.1",
+        "muxlock-revoke.1",
         "muxlock-bench.1",
         "muxlock-demo.1",
     ] {
@@ -453,7 +453,7 @@ fn completions_and_the_manual_name_every_command() {
 /// Each fits a terminal of 80 columns.
 #[test]
 fn help_fits_a_terminal() {
-    let commands = ["inspect", "doctor", "evict", "bench", "demo", "completions", "man"]
+    let commands = ["inspect", "doctor", "revoke", "bench", "demo", "completions", "man"]
         .map(|name| vec![name]);
     for command in [vec![]].into_iter().chain(commands) {
         for flag in ["-h", "--help"] {

@@ -15,7 +15,7 @@ const COMMANDS: [&[&str]; 5] = [
     &["run", "job", "--", "true"],
     &["run", "-v", "--no-guard", "job", "--", "true"],
     &["inspect", "job"],
-    &["evict", "job", "--holder", "a"],
+    &["revoke", "job", "--holder", "a"],
     &["doctor", "--connect-timeout", "1s"],
 ];
 /// What two processes say at a limit may depend on which of them is faster.

@@ -12,12 +12,12 @@ mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
 mod doctor_tls;
-#[cfg(target_os = "linux")]
-mod evict;
 mod inspect;
 #[cfg(target_os = "linux")]
 mod limits;
 mod renamed;
+#[cfg(target_os = "linux")]
+mod revoke;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]

@@ -417,7 +417,7 @@ fn of_many_at_once_one_runs() {
 }
 
 #[test]
-fn lock_that_is_evicted_ends_the_command() {
+fn lock_that_is_revoked_ends_the_command() {
     let (masters, _redlock, list) = start();
     let script = "trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.1; done";
     let args = ["--ttl", "3s", "r", "-c", script];
@@ -425,7 +425,7 @@ fn lock_that_is_evicted_ends_the_command() {
     assert_eq!(first_line(&mut child.0), "ready");
     for master in masters.iter() {
         master
-            .query(&[b"SET", b"r", b"evicted:by-an-operator-of-the-site", b"PX", b"20000"])
+            .query(&[b"SET", b"r", b"revoked:by-an-operator-of-the-site", b"PX", b"20000"])
             .unwrap();
     }
     let (code, out, err) = child.end();
@@ -455,9 +455,9 @@ fn loss_by_refusals_is_no_loss_by_silence() {
     assert!(!err.contains("in time"), "{err}");
 }
 
-/// Waiting for a key without an end is in vain, and an eviction is no holder.
+/// Waiting for a key without an end is in vain, and a revocation is no holder.
 #[test]
-fn key_that_never_expires_and_one_that_was_evicted_are_told() {
+fn key_that_never_expires_and_one_that_was_revoked_are_told() {
     let (masters, _redlock, list) = start();
     let set = |words: &[&[u8]]| masters.iter().for_each(|it| drop(it.query(words).unwrap()));
     let inspect = |name| run(muxlock(&["inspect", name]).env("MUXLOCK_NODES", &list)).1;
@@ -475,7 +475,7 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     let (_, _, err) = run(&mut unhurried(&list, &["old", "true"]));
     assert!(err.ends_with("(--wait 30s would wait)\n"), "{err}");
 
-    set(&[b"SET", b"taken", b"evicted:0123456789abcdef", b"PX", b"20000"]);
+    set(&[b"SET", b"taken", b"revoked:0123456789abcdef", b"PX", b"20000"]);
     let (_, _, err) = run(&mut unhurried(&list, &["taken", "true"]));
     assert!(err.starts_with("muxlock: contended: taken was revoked; free in "), "{err}");
     let seen = inspect("taken");
@@ -492,7 +492,7 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
         assert!(code == if quiet.len() == 2 { 121 } else { 0 }, "{err}");
         assert_eq!(err, format!("muxlock: contended: {words}"));
     }
-    let (_, out, _) = run(muxlock(&["evict", "map", "--holder", "a"]).env("MUXLOCK_NODES", &list));
+    let (_, out, _) = run(muxlock(&["revoke", "map", "--holder", "a"]).env("MUXLOCK_NODES", &list));
     assert!(out.contains("it has read locks, or is no lock\na does not hold map\n"), "{out}");
     set(&[b"PEXPIRE", b"map", b"20000"]);
     let (_, _, err) = run(&mut unhurried(&list, &["map", "true"]));
@@ -537,8 +537,8 @@ fn names_cannot_control_a_terminal() {
     }
     said(&mut unhurried(&list, &[name, "true"]), 1);
     said(&mut tool(&["inspect", name]), 4);
-    said(&mut tool(&["evict", name, "--holder", "a"]), 4);
-    said(&mut tool(&["evict", name, "--holder", "\\x1b[0mothe"]), 4);
+    said(&mut tool(&["revoke", name, "--holder", "a"]), 4);
+    said(&mut tool(&["revoke", name, "--holder", "\\x1b[0mothe"]), 4);
     said(&mut unhurried(&list, &["other", &format!("/no/{name}")]), 1);
 }
 

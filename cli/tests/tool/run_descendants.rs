@@ -78,7 +78,7 @@ enum Event {
     /// SIGTERM to muxlock, and SIGKILL soon after.
     TermAndKill,
     Term,
-    Evict,
+    Revoke,
     /// Two of three masters say nothing.
     Freeze,
     MaxTime,
@@ -90,7 +90,7 @@ const EVENTS: [Event; 8] = [
     Event::KillGuard,
     Event::TermAndKill,
     Event::Term,
-    Event::Evict,
+    Event::Revoke,
     Event::Freeze,
     Event::MaxTime,
 ];
@@ -223,11 +223,11 @@ fn play(trial: &Trial, masters: &Masters, list: &str) -> i64 {
             Command::new("kill").args([&format!("-{name}"), pid]).stderr(Stdio::null()).status();
     };
     let to_muxlock = |name: &str| send(name, &muxlock_id.to_string());
-    let evict = || {
+    let revoke = || {
         let holder = fs::read_to_string(files.path("holder")).unwrap();
-        let mut evict = muxlock(&["evict", &name, "--holder", holder.trim()]);
-        evict.env("MUXLOCK_NODES", list).env("MUXLOCK_RESTART_GUARD", "off");
-        let _ = evict.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let mut revoke = muxlock(&["revoke", &name, "--holder", holder.trim()]);
+        revoke.env("MUXLOCK_NODES", list).env("MUXLOCK_RESTART_GUARD", "off");
+        let _ = revoke.stdout(Stdio::null()).stderr(Stdio::null()).status();
     };
     match trial.event {
         Event::Kill => to_muxlock("KILL"),
@@ -235,7 +235,7 @@ fn play(trial: &Trial, masters: &Masters, list: &str) -> i64 {
         Event::KillGuard => {
             children(muxlock_id).iter().for_each(|guard| send("KILL", guard));
             pause(Duration::from_millis(50));
-            evict();
+            revoke();
         }
         Event::TermAndKill => {
             to_muxlock("TERM");
@@ -245,9 +245,9 @@ fn play(trial: &Trial, masters: &Masters, list: &str) -> i64 {
         Event::Term => {
             to_muxlock("TERM");
             pause(Duration::from_millis(600));
-            evict();
+            revoke();
         }
-        Event::Evict => evict(),
+        Event::Revoke => revoke(),
         Event::Freeze => {
             masters.iter().take(2).for_each(|it| it.freeze().unwrap());
             pause(Duration::from_millis(2_500));

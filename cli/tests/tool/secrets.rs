@@ -68,7 +68,7 @@ fn no_output_of_the_tool_shows_a_password() {
         &["inspect", "resource", address],
         &["bench", address],
         &["demo", address],
-        &["evict", "resource", address],
+        &["revoke", "resource", address],
         &["completions", address],
         &[address],
         &["--node", address, "doctor"],

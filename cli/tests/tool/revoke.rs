@@ -1,4 +1,4 @@
-//! `muxlock evict` on real masters: who learns what, and when the next holder comes.
+//! `muxlock revoke` on real masters: who learns what, and when the next holder comes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,9 +27,9 @@ fn take(redlock: &Redlock, ttl: Duration) -> LockGuard {
     lock
 }
 
-fn evict(urls: &[String], args: &[&str]) -> (i32, String, String) {
+fn revoke(urls: &[String], args: &[&str]) -> (i32, String, String) {
     let patient = ["--node-timeout", "20s", "--connect-timeout", "10s", "--restart-guard", "off"];
-    let mut command = muxlock(&["evict", KEY]);
+    let mut command = muxlock(&["revoke", KEY]);
     run(command.args(patient).args(args).env("MUXLOCK_NODES", urls.join(",")))
 }
 
@@ -39,13 +39,13 @@ fn fingerprint(lock: &LockGuard) -> String {
 
 /// The holder learns it long before its lock ends, and the next one gets it only then.
 #[test]
-fn evicted_holder_is_told_and_the_next_one_waits_for_its_end() {
+fn revoked_holder_is_told_and_the_next_one_waits_for_its_end() {
     let (masters, redlock) = start();
     let urls = masters.urls();
     let other = all_ready(&patient(masters.urls()));
     let plain = take(&redlock, SHORT);
     let holder = fingerprint(&plain);
-    let (code, out, err) = evict(&urls, &["--holder", &holder]);
+    let (code, out, err) = revoke(&urls, &["--holder", &holder]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let last = out.lines().last().unwrap();
     let text = format!("{KEY} was taken from {holder} on 3 of 3; free for others in ");
@@ -58,7 +58,7 @@ fn evicted_holder_is_told_and_the_next_one_waits_for_its_end() {
 
     let kept = take(&redlock, SHORT).keep_alive(KeepAlive::default()).unwrap();
     let holder = kept.token().fingerprint().to_string();
-    assert_eq!(evict(&urls, &["--holder", &holder]).0, 0);
+    assert_eq!(revoke(&urls, &["--holder", &holder]).0, 0);
     let loss = kept.wait_for_loss(TTL).expect("it is told at its next renewal");
     assert_eq!(loss.cause, LossCause::Gone);
     assert!(other.try_lock(KEY, SHORT).unwrap_err().is_contended(), "not before its end");
@@ -75,7 +75,7 @@ fn with_now_there_may_be_two_holders() {
     let plain = take(&redlock, 2 * SHORT);
     let holder = fingerprint(&plain);
     // The timeouts of this machine's tests are no use for a time to live.
-    let mut command = muxlock(&["evict", KEY, "--holder", &holder, "--now"]);
+    let mut command = muxlock(&["revoke", KEY, "--holder", &holder, "--now"]);
     let quick = ["--node-timeout", "500ms", "--restart-guard", "off"];
     let (code, out, err) = run(command.args(quick).env("MUXLOCK_NODES", urls.join(",")));
     assert_eq!(code, 0, "{out}{err}");
@@ -110,7 +110,7 @@ fn holder_that_heals_loses_with_now() {
     soon("the control: it has set its key again", || have(&masters, &token) == 3);
     assert!(!kept.is_lost());
 
-    let mut command = muxlock(&["evict", KEY, "--now", "--restart-guard", "off"]);
+    let mut command = muxlock(&["revoke", KEY, "--now", "--restart-guard", "off"]);
     let holder = kept.token().fingerprint().to_string();
     command.args(["--holder", &holder]).env("MUXLOCK_NODES", masters.urls().join(" "));
     let (code, out, _) = run(&mut command);
@@ -123,23 +123,23 @@ fn holder_that_heals_loses_with_now() {
 }
 
 #[test]
-fn nothing_is_evicted_that_is_not_named_or_not_held() {
+fn nothing_is_revoked_that_is_not_named_or_not_held() {
     let (masters, redlock) = start();
     let urls = masters.urls();
-    let (code, out, err) = evict(&urls, &[]);
+    let (code, out, err) = revoke(&urls, &[]);
     let text = "muxlock: refused: no holder has a quorum: free (";
     assert!((code, out.as_str()) == (1, "") && err.starts_with(text), "{err}");
     let lock = take(&redlock, TTL);
     let holder = fingerprint(&lock);
-    let (code, out, err) = evict(&urls, &[]);
+    let (code, out, err) = revoke(&urls, &[]);
     let text =
         format!("muxlock: refused: pass --holder '{holder}', the holder that inspect shows\n");
     assert_eq!((code, out.as_str(), err), (1, "", text));
-    let (code, out, _) = evict(&urls, &["--holder", "00000000"]);
+    let (code, out, _) = revoke(&urls, &["--holder", "00000000"]);
     let text = "another holder has it\n00000000 does not hold deploy\n";
     assert!(code == 1 && out.ends_with(text), "{out}");
     for (wrong, text) in [("0123456789", "it has 10 bytes"), ("\\q", "no escaped byte")] {
-        let (code, _, err) = evict(&urls, &["--holder", wrong]);
+        let (code, _, err) = revoke(&urls, &["--holder", wrong]);
         assert!(code == 2 && err.contains(text), "{err}");
     }
     assert!(lock.unlock().unwrap().was_held(), "it was left alone");
@@ -161,10 +161,10 @@ fn values_of_other_makes_are_found_by_what_inspect_shows() {
             .env("MUXLOCK_NODES", urls.join(",")));
         let json: serde_json::Value = serde_json::from_str(&out).unwrap();
         let holder = json["holder"].as_str().unwrap();
-        let (code, out, _) = evict(&urls, &["--holder", holder]);
+        let (code, out, _) = revoke(&urls, &["--holder", holder]);
         assert!(code == 1 && out.contains("its key never expires: use --now\n"), "{out}");
         assert_eq!(have(&masters, value), 3);
-        let (code, out, _) = evict(&urls, &["--holder", holder, "--now", "--max-ttl", "3s"]);
+        let (code, out, _) = revoke(&urls, &["--holder", holder, "--now", "--max-ttl", "3s"]);
         assert!(code == 0 && out.contains("; free for others in 3.0 s"), "{out}");
         assert!(
             masters
@@ -187,7 +187,7 @@ fn rights_of_the_locks_are_enough() {
     let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
     let redlock = all_ready(&patient(urls.clone()).key_prefix("app:"));
     let lock = take(&redlock, TTL);
-    let (code, out, _) = evict(&urls, &["--prefix", "app:", "--holder", &fingerprint(&lock)]);
+    let (code, out, _) = revoke(&urls, &["--prefix", "app:", "--holder", &fingerprint(&lock)]);
     assert!(code == 0 && !out.contains("sesame"), "{out}");
     assert!(!lock.unlock().is_ok_and(|released| released.was_held()));
 }
@@ -203,16 +203,16 @@ fn only_masters_that_count_are_asked() {
     masters[1].query(&words).unwrap();
     let urls = masters.urls();
     let twice = [urls[0].clone(), urls[0].replace("127.0.0.1", "localhost"), urls[2].clone()];
-    let (code, out, _) = evict(&twice, &["--holder", "00000000"]);
+    let (code, out, _) = revoke(&twice, &["--holder", "00000000"]);
     assert!(code == 1 && out.matches("another holder has it").count() == 2, "{out}");
     assert!(out.contains("the same server as another node"), "{out}");
-    let (_, out, _) = evict(&urls, &["--holder", "00000000"]);
+    let (_, out, _) = revoke(&urls, &["--holder", "00000000"]);
     assert!(out.contains("unusable (a replica"), "{out}");
     masters[2].kill().unwrap();
-    let (code, out, _) = evict(&urls, &["--holder", &holder]);
+    let (code, out, _) = revoke(&urls, &["--holder", &holder]);
     assert!(code == 3 && out.ends_with("\nunknown: only 1 of 3 masters answered\n"), "{out}");
     let reply = masters[0].query(&[b"GET", KEY.as_bytes()]).unwrap();
-    assert!(matches!(reply, Value::Bulk(value) if value.starts_with(b"evicted:")));
+    assert!(matches!(reply, Value::Bulk(value) if value.starts_with(b"revoked:")));
 }
 
 /// The user types the name.
@@ -224,7 +224,7 @@ fn terminal_is_asked_for_the_name() {
     let (masters, redlock) = start();
     let lock = take(&redlock, TTL);
     let line = format!(
-        "{} evict {KEY} --now --node-timeout 20s --connect-timeout 10s --restart-guard off",
+        "{} revoke {KEY} --now --node-timeout 20s --connect-timeout 10s --restart-guard off",
         env!("CARGO_BIN_EXE_muxlock")
     );
     let type_it = |typed: &str| {

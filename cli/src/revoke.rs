@@ -1,4 +1,4 @@
-//! `muxlock evict`: takes a lock from its holder.
+//! `muxlock revoke`: takes a lock from its holder.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ const RENEWAL_SLACK: Duration = Duration::from_millis(250);
 /// The fingerprint is made as `inspect` makes it. A holder renews its lock when a third of the
 /// validity is over. So the next renewal comes within a third of the key's remaining time, finds
 /// another value, and the holder learns the loss, even one that sets a missing key again.
-const EVICT: &str = r#"
+const REVOKE: &str = r#"
 local value=redis.call("GET",KEYS[1]) if not value then return {0,0} end
 local left,print=redis.call("PTTL",KEYS[1]),value
 if #value<24 then print=redis.sha1hex(value) end
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let asked: Vec<usize> = (0..config.nodes()).filter(is_asked).collect();
     let answers = ask_each(&asked, |node| match is_other_type(&inspection.nodes()[node]) {
         true => Ok((Did::OtherType, None)),
-        false => args.evict(&config, node, &holder),
+        false => args.revoke(&config, node, &holder),
     });
     let mut text = String::new();
     for (node, seen) in inspection.nodes().iter().enumerate() {
@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn evict(&self, config: &Config, node: usize, holder: &Holder) -> Answer {
+    fn revoke(&self, config: &Config, node: usize, holder: &Holder) -> Answer {
         let common = config.common();
         let mut wire = Wire::greet(config, node, common.connect_timeout + ANSWERS_WITHIN)?;
         let key = [common.key_prefix, self.resource.as_bytes()].concat();
@@ -138,11 +138,11 @@ impl Args {
         };
         let reply = wire.ask(&[
             b"EVAL",
-            EVICT.as_bytes(),
+            REVOKE.as_bytes(),
             b"1",
             &key,
             &holder.bytes,
-            format!("evicted:{:016x}", random()).as_bytes(),
+            format!("revoked:{:016x}", random()).as_bytes(),
             slack.to_string().as_bytes(),
             common.max_ttl.as_millis().to_string().as_bytes(),
         ])?;
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn fingerprints_are_read_as_they_are_shown() {
-        let table: [&[u8]; 4] = [b"3f9a1c02", b"\x00\xff\r\n\t\\'\"", b"a", b"evicted:"];
+        let table: [&[u8]; 4] = [b"3f9a1c02", b"\x00\xff\r\n\t\\'\"", b"a", b"revoked:"];
         for bytes in table {
             let shown = Fingerprint::new(bytes).to_string();
             assert_eq!(fingerprint(&shown).map(|it| it.bytes), Ok(bytes.to_vec()), "{shown}");
