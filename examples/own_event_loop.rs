@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use muxlock::{Config, Done, Multiplexer, OpId, Redlock};
+use muxlock::proto::{Done, OpId};
+use muxlock::{Config, Multiplexer, Redlock};
 
 const LISTENER: Token = Token(0);
 const CLIENTS_MAX: usize = 1_000;

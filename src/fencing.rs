@@ -15,7 +15,7 @@ const BUCKETS: u32 = 16_384;
 pub enum Fencing {
     /// No.
     Off,
-    /// Yes: see [`Lease::fencing_token`](crate::Lease::fencing_token).
+    /// Yes: see [`Lease::fencing_token`](crate::proto::Lease::fencing_token).
     On,
 }
 

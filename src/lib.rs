@@ -154,7 +154,7 @@
 //!
 //! # Versions
 //! Semantic versioning covers everything at the root of the crate, also what is defined in
-//! [`proto`] and exported here, such as [`Done`] and [`Lease`], and the module `testing`. Until
+//! [`proto`] and exported here, such as [`Stats`], and the module `testing`. Until
 //! version 1.0, it does not cover the other items of [`proto`]: they may change in any release.
 //!
 //! # Features
@@ -205,7 +205,7 @@ pub use lock_error::{LockError, LockErrorKind};
 pub use mio;
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
-pub use proto::{Cancelled, Done, Lease, OpId, Released, Stats};
+pub use proto::{lease::Released, status::Stats};
 pub use quorum::quorum;
 pub use resource::Resource;
 pub use times::{Histogram, Times};

@@ -40,8 +40,9 @@ use crate::inspection::Inspection;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::mux::Driver;
-use crate::proto::status::NodeStatus;
-use crate::proto::{Done, Lease, Patience, ReleaseHow, Released, Stats, rounds_at_once};
+use crate::proto::{
+    Done, Lease, NodeStatus, Patience, ReleaseHow, Released, Stats, rounds_at_once,
+};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::moment::Moment;
-use crate::proto::status::NodeState;
+use crate::proto::NodeState;
 
 /// The shortest time between two looks at masters in quarantine.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

@@ -29,8 +29,7 @@ use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
-use crate::proto::status::NodeStatus;
-use crate::proto::{Cancelled, Done, Lease, OpId, Patience, ReleaseHow, Stats};
+use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
@@ -96,7 +95,8 @@ pub use standalone::Standalone;
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};
-/// use muxlock::{Done, Multiplexer, Redlock};
+/// use muxlock::proto::Done;
+/// use muxlock::{Multiplexer, Redlock};
 /// use std::time::Duration;
 ///
 /// let config = Redlock::builder().node("redis://127.0.0.1").config()?;
@@ -211,7 +211,8 @@ impl Multiplexer {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// use muxlock::{LockError, Multiplexer, OpId, Resource};
+    /// use muxlock::proto::OpId;
+    /// use muxlock::{LockError, Multiplexer, Resource};
     ///
     /// fn start(mux: &mut Multiplexer) -> Result<[OpId; 2], LockError> {
     ///     let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(1));
@@ -322,7 +323,8 @@ impl Multiplexer {
     ///
     /// ```no_run
     /// use mio::{Events, Poll};
-    /// use muxlock::{Cancelled, Done, KeepAlive, Lease, Multiplexer};
+    /// use muxlock::proto::{Cancelled, Done, Lease};
+    /// use muxlock::{KeepAlive, Multiplexer};
     ///
     /// /// Works until `step` returns `false`, or the lock is lost.
     /// fn work(
@@ -376,7 +378,8 @@ impl Multiplexer {
     /// [`LockError::place`](crate::LockError::place) says the last one.
     ///
     /// ```no_run
-    /// use muxlock::{Multiplexer, OpId};
+    /// use muxlock::Multiplexer;
+    /// use muxlock::proto::OpId;
     ///
     /// fn show(mux: &Multiplexer, id: OpId) {
     ///     match mux.place(id) {
@@ -544,7 +547,8 @@ impl Multiplexer {
     /// again.
     ///
     /// ```no_run
-    /// use muxlock::{Done, Multiplexer, OpId};
+    /// use muxlock::Multiplexer;
+    /// use muxlock::proto::{Done, OpId};
     ///
     /// fn release_all(mux: &mut Multiplexer, results: &mut Vec<(OpId, Done)>) {
     ///     mux.take_all_done(results);

@@ -38,7 +38,8 @@ use crate::quorum::NODES_MAX;
 /// ```no_run
 /// # #[cfg(unix)] {
 /// # fn wait_until_readable(_: std::os::fd::BorrowedFd<'_>, _: Option<std::time::Duration>) {}
-/// use muxlock::{Done, Redlock, Standalone};
+/// use muxlock::proto::Done;
+/// use muxlock::{Redlock, Standalone};
 /// use std::os::fd::AsFd;
 /// use std::time::Duration;
 ///

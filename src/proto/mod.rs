@@ -37,7 +37,7 @@ mod inspect;
 mod invariants;
 mod keep;
 mod kind;
-mod lease;
+pub(crate) mod lease;
 mod limits;
 mod nodes;
 mod notices;
@@ -66,6 +66,7 @@ pub use crate::resource::Key;
 pub use crate::slots::Slots;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
+pub(crate) use command::ReleaseWith;
 pub use command::{
     Command, Counter, Credentials, Expiry, FlushMarker, Foreign, FormCommand, FormStep, Grant,
     History, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape, Sighting,
@@ -73,7 +74,8 @@ pub use command::{
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
-pub use lease::{Lease, Released};
+pub use lease::Lease;
+pub(crate) use lease::Released;
 pub use limits::OPERATIONS_MAX;
 pub(crate) use nodes::foreign;
 pub use nodes::{ErrorCounts, Node, Nodes};
@@ -82,6 +84,7 @@ pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
 pub use release::ReleaseHow;
+pub(crate) use status::{NodeState, NodeStatus, Stats};
 pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 
@@ -94,14 +97,12 @@ use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
 use cleanup::Cleanup;
-use command::ReleaseWith;
 use failure::Failure;
 use kind::Kind;
 use nodes::Route;
 use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
-use status::NodeStatus;
 use voting::{Decision, Voting};
 use wait::{Cx, WaitOrder, WaitQueues};
 
@@ -199,101 +200,6 @@ pub enum Action<'a> {
         /// The command.
         command: Command<'a>,
     },
-}
-
-/// Counters since the engine was created. Two fields, `waiting` and `held`, are gauges: they count
-/// the present. Each acquisition is counted once, by its result, after any number of rounds.
-/// Acquisitions that fail for other reasons are not counted. Renewals count as extensions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Rounds of acquisition that were started.
-    pub rounds: u64,
-    /// Locks granted.
-    pub acquired: u64,
-    /// Acquisitions that ended because another holder has the lock.
-    pub contended: u64,
-    /// Acquisitions that ended because too few masters gave a vote.
-    pub unavailable: u64,
-    /// Acquisitions that ended because the quorum came too late.
-    pub expired: u64,
-    /// Acquisitions whose wait ended in their first round, before enough masters had answered.
-    pub timed_out: u64,
-    /// Operations that were cancelled before their result was taken.
-    pub cancelled: u64,
-    /// Extensions that succeeded.
-    pub extended: u64,
-    /// Missing keys that extensions set again; see [`Heal`](crate::settings::Heal).
-    pub healed: u64,
-    /// Extensions that failed.
-    pub extensions_failed: u64,
-    /// Renewed locks that were lost, for any [cause](crate::LossCause).
-    pub lost: u64,
-    /// Releases by the owner of a lock, dropped guards included.
-    pub released: u64,
-    /// Replies that arrived after their timeout.
-    pub late_replies: u64,
-    /// Connections that became ready.
-    pub connected: u64,
-    /// Connections that ended or failed.
-    pub disconnected: u64,
-    /// Error replies outside of handshakes. An attempt to take a lock that readers hold adds one
-    /// `WRONGTYPE` per master, because its release finds a key of another type.
-    pub server_errors: u64,
-    /// Answers that did not count, because the node was in quarantine or its key was unconfirmed.
-    pub uncounted: u64,
-    /// Times that a node was put into quarantine.
-    pub quarantines: u64,
-    /// Times that a node's wall clock was seen to jump forward.
-    pub clock_jumps: u64,
-    /// Old connections whose `CLIENT KILL` the server confirmed. A command that was sent on such a
-    /// connection can no longer run.
-    pub connections_killed: u64,
-    /// Locks granted with a fencing token.
-    pub fenced: u64,
-    /// Commands that raised a master's counter to the lock's fencing token, because the master had
-    /// proposed a lower one.
-    pub tokens_confirmed: u64,
-    /// Proposed fencing tokens that were ignored, because they are far ahead of the masters'
-    /// clocks.
-    pub tokens_ignored: u64,
-    /// Places taken in the queues on the masters; see [`Waiting`](crate::settings::Waiting).
-    pub queued: u64,
-    /// Notifications received that it is this client's turn to take a lock.
-    pub notifications_received: u64,
-    /// Locks whose release notified the next client in the queue.
-    pub notifications_sent: u64,
-    /// Locks taken ahead of a client that was next in the queue and did not react.
-    pub skipped: u64,
-    /// Rounds that were refused, although the lock had seemed to be free.
-    pub spurious_wakeups: u64,
-    /// Waits that moved to another queue node, because the previous one was lost or slow.
-    pub requeued: u64,
-    /// Acquisitions in flight now: their callers have no result yet.
-    pub waiting: u64,
-    /// Locks that are held now: granted, and neither released nor let go. Every such lock counts
-    /// until it is released, even while an operation on it is in flight or after it has expired. An
-    /// adopted lock counts from its first extension on.
-    ///
-    /// A [`Lease`] that is dropped counts forever. So does one that another engine takes without
-    /// [`let_go`](Engine::let_go). Dropping a [`LockGuard`] releases it, and
-    /// [`into_parts`](crate::LockGuard::into_parts) lets go.
-    ///
-    /// [`LockGuard`]: crate::LockGuard
-    pub held: u64,
-}
-
-impl Stats {
-    /// An acquisition has failed.
-    fn count_failure(&mut self, failure: Failure) {
-        match failure {
-            Failure::Contended => self.contended += 1,
-            Failure::Unavailable => self.unavailable += 1,
-            Failure::Expired => self.expired += 1,
-            Failure::TimedOut => self.timed_out += 1,
-            Failure::NoEntropy => {}
-        }
-    }
 }
 
 /// The algorithm over all nodes, for any number of operations at once.

@@ -10,8 +10,7 @@ use super::scripts::{
 };
 use super::words::{append, append_word, decimal, eval_head, millis_up};
 use super::{forms, sighting, trial, wait};
-use crate::proto::command::ReleaseWith;
-use crate::proto::{Command, Counter, FlushMarker, Section, Sighting};
+use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));

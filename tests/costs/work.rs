@@ -10,8 +10,9 @@ use std::{env, fs};
 
 use mio::{Events, Poll, Token};
 use muxlock::node::NodeState;
+use muxlock::proto::{Done, Lease, OpId};
 use muxlock::settings::RestartGuard;
-use muxlock::{Done, FencedRedlock, Lease, LockGuard, Multiplexer, OpId, Redlock, Resource};
+use muxlock::{FencedRedlock, LockGuard, Multiplexer, Redlock, Resource};
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
 

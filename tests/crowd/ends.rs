@@ -294,7 +294,7 @@ fn many_locks_that_are_given_back_at_once_are_all_granted() {
 /// An event loop with many locks.
 struct Many {
     locks: Standalone,
-    granted: Vec<muxlock::Lease>,
+    granted: Vec<muxlock::proto::Lease>,
 }
 
 impl Many {
@@ -334,7 +334,7 @@ impl Many {
     fn turn(&mut self) {
         self.locks.wait(Duration::from_millis(1)).unwrap();
         while let Some((_, done)) = self.locks.mux_mut().poll_done() {
-            let muxlock::Done::Acquired(result) = done else { panic!("{done:?}") };
+            let muxlock::proto::Done::Acquired(result) = done else { panic!("{done:?}") };
             self.granted.push(result.unwrap());
         }
         self.locks.mux_mut().flush();

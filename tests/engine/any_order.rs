@@ -11,13 +11,12 @@ use muxlock::error::ServerErrorKind;
 use muxlock::inspection::Holding;
 use muxlock::node::{NodeOutcome, Phase, ReleaseWith};
 use muxlock::proto::{
-    Action, Engine, Entropy, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
+    Action, Cancelled, Done, Engine, Entropy, Fencing, Lease, NodeEvent, OpId, Patience,
+    ReleaseHow, Reply, ServerError,
 };
 use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{
-    Cancelled, Done, Fingerprint, KeepAlive, Lease, LockToken, Moment, OpId, Redlock, Resource,
-};
+use muxlock::{Fingerprint, KeepAlive, LockToken, Moment, Redlock, Resource};
 use testbed::memory::{About, Asked, Counted, aged_master};
 
 struct Random(u64);

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::node::{NodeOutcome, Phase};
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Cancelled, Done, Histogram, KeepAlive, Stats};
+use muxlock::proto::{Cancelled, Done, NodeEvent, Patience, ReleaseHow, Reply};
+use muxlock::{Histogram, KeepAlive, Stats};
 use testbed::memory::{CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use muxlock::Builder;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, NodeState};
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{Cancelled, Lease, NodeEvent, Patience, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Builder, Cancelled, Lease};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -105,7 +105,7 @@ fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
     grant(&mut other, 1);
     let others = other.acquired().unwrap();
     assert!(others.is_valid_at(other.now));
-    if let Some(muxlock::Done::Extended(lease, Ok(()))) = result {
+    if let Some(muxlock::proto::Done::Extended(lease, Ok(()))) = result {
         assert!(
             !lease.is_valid_at(taker.now),
             "two holders at one moment: nodes {:?} and {:?}",
@@ -138,7 +138,7 @@ fn copy_that_was_healed_after_a_flush_is_in_doubt_for_a_taker_who_does_not_heal(
     taker.engine.extend(taker.now, lease, TTL);
     looks(&mut taker, &[0, 1, 2]);
     taker.replies([2, 0], Reply::Integer(1));
-    if let Some(muxlock::Done::Extended(lease, result)) = taker.done() {
+    if let Some(muxlock::proto::Done::Extended(lease, result)) = taker.done() {
         panic!("counted {:?}: {result:?}", lease.granted_by().collect::<Vec<_>>());
     }
 }
@@ -215,7 +215,7 @@ fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill
     while let Some((op, done)) = scenario.engine.poll_done(scenario.now) {
         assert!(ops.contains(&op) || ops.is_empty());
         match done {
-            muxlock::Done::Extended(lease, _) => leases.push(lease),
+            muxlock::proto::Done::Extended(lease, _) => leases.push(lease),
             other => panic!("{other:?}"),
         }
     }
@@ -241,8 +241,8 @@ fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill
         let acted = scenario.drain();
         answer(&mut scenario, &acted, &[0, 1, 2], is_marked);
         match scenario.done() {
-            Some(muxlock::Done::Extended(_, Ok(()))) => return,
-            Some(muxlock::Done::Extended(back, Err(error))) => {
+            Some(muxlock::proto::Done::Extended(_, Ok(()))) => return,
+            Some(muxlock::proto::Done::Extended(back, Err(error))) => {
                 if errors == 0 {
                     eprintln!("{error}");
                 }
@@ -291,7 +291,7 @@ fn adopted_locks_do_not_use_up_their_takers_masters() {
         taker.engine.extend(taker.now, lease, TTL);
         let acted = taker.drain();
         answer(&mut taker, &acted, &[0, 1, 2], false);
-        if let Some(muxlock::Done::Extended(lease, result)) = taker.done() {
+        if let Some(muxlock::proto::Done::Extended(lease, result)) = taker.done() {
             if let Err(error) = result {
                 panic!("renewal {i} on healthy masters: {error}");
             }
@@ -504,7 +504,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
     for round in 0..30 {
         while let Some((_, done)) = scenario.engine.poll_done(scenario.now) {
             match done {
-                muxlock::Done::Extended(lease, Ok(())) => leases.push(lease),
+                muxlock::proto::Done::Extended(lease, Ok(())) => leases.push(lease),
                 other => panic!("{other:?}"),
             }
         }
@@ -574,7 +574,7 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     grant(&mut other, 1);
     let others = other.acquired().unwrap();
     assert!(others.is_valid_at(other.now));
-    if let Some(muxlock::Done::Extended(lease, Ok(()))) = result {
+    if let Some(muxlock::proto::Done::Extended(lease, Ok(()))) = result {
         assert!(!lease.is_valid_at(holder.now), "two holders at one moment");
     }
 }
@@ -680,7 +680,7 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
     grant(&mut other, 1);
     let others = other.acquired().unwrap();
     assert!(others.is_valid_at(other.now));
-    if let Some(muxlock::Done::Extended(lease, Ok(()))) = result {
+    if let Some(muxlock::proto::Done::Extended(lease, Ok(()))) = result {
         assert!(!lease.is_valid_at(holder.now), "two holders at one moment");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use muxlock::LockErrorKind;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Cancelled, LockErrorKind, OpId};
+use muxlock::proto::{Cancelled, NodeEvent, OpId, Patience, ReleaseHow, Reply};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

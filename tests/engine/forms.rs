@@ -6,11 +6,13 @@ use std::time::Duration;
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::limits::SLOTS_MAX;
 use muxlock::node::{NodeOutcome, ReleaseWith};
-use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Step};
+use muxlock::proto::{
+    Cancelled, Done, Fencing, Lease, NodeEvent, OpId, Patience, ReleaseHow, Reply, Step,
+};
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{
-    Builder, Cancelled, Done, FencingToken, KeepAlive, Lease, LockError, LockErrorKind, LockToken,
-    LossCause, Moment, OpId, Resource,
+    Builder, FencingToken, KeepAlive, LockError, LockErrorKind, LockToken, LossCause, Moment,
+    Resource,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, Waits, server_error};
 

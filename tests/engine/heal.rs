@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{NodeEvent, Reply};
+use muxlock::proto::{Cancelled, Lease, NodeEvent, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Builder, Cancelled, Lease, LockError};
+use muxlock::{Builder, LockError};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::inspection::{Holding, Inspection};
 use muxlock::node::{NodeOutcome, NodeState, Phase, ServerCommand, Unfit};
-use muxlock::proto::{NodeEvent, Reply};
-use muxlock::{Cancelled, Done, Fingerprint, OpId, Resource};
+use muxlock::proto::{Cancelled, Done, NodeEvent, OpId, Reply};
+use muxlock::{Fingerprint, Resource};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];

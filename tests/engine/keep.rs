@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{Cancelled, Done, Lease, NodeEvent, OpId, Patience, Reply};
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
+use muxlock::{KeepAlive, Loss, LossCause, Moment};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use muxlock::Lease;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
+use muxlock::proto::{Lease, NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::settings::{Heal, RestartGuard};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Engine, Fencing, Patience, ReleaseHow, Reply};
+use muxlock::proto::{Cancelled, Done, Engine, Fencing, Lease, OpId, Patience, ReleaseHow, Reply};
 use muxlock::{
-    Cancelled, Done, Lease, LockErrorKind,
+    LockErrorKind,
     LockErrorKind::{Contended, TimedOut},
-    Moment, OpId, Redlock, Resource,
+    Moment, Redlock, Resource,
 };
 use testbed::memory::{Acted, Counted, NODE_TIMEOUT, Scenario, TTL};
 

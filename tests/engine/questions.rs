@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, NodeState, Phase, Unfit};
-use muxlock::proto::{Fencing, Grant, Node, NodeEvent, Notice, Patience, ReleaseHow, Reply};
-use muxlock::{Done, Moment, OpId, Resource};
+use muxlock::proto::{
+    Done, Fencing, Grant, Node, NodeEvent, Notice, OpId, Patience, ReleaseHow, Reply,
+};
+use muxlock::{Moment, Resource};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);

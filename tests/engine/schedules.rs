@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Fencing, NodeEvent, Patience, Reply};
+use muxlock::proto::{Done, Fencing, NodeEvent, Patience, Reply};
 use muxlock::settings::RestartGuard;
-use muxlock::{Builder, Done, KeepAlive};
+use muxlock::{Builder, KeepAlive};
 use testbed::memory::{Acted, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
@@ -48,7 +48,7 @@ fn holders_after_a_flush(guard: RestartGuard) -> usize {
     slow.reply(2, Reply::Integer(1));
     let slow_lease = slow.acquired().unwrap();
     let is_extended = extended.is_some_and(|done| match done {
-        muxlock::Done::Extended(lease, Ok(())) => lease.is_valid_at(quick.now),
+        muxlock::proto::Done::Extended(lease, Ok(())) => lease.is_valid_at(quick.now),
         other => panic!("it is extended or pending: {other:?}"),
     });
     usize::from(slow_lease.is_valid_at(slow.now)) + usize::from(is_extended)

@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use muxlock::LockErrorKind;
 use muxlock::error::{ProtocolError, ServerErrorKind, TlsErrorKind};
 use muxlock::node::{NodeOutcome, NodeState, Phase, ReleaseWith};
-use muxlock::proto::{Foreign, NodeEvent, Patience, ReleaseHow, Reply};
-use muxlock::{Cancelled, LockErrorKind, OpId};
+use muxlock::proto::{Cancelled, Foreign, NodeEvent, OpId, Patience, ReleaseHow, Reply};
 use testbed::memory::{
     Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error,
 };
@@ -741,7 +741,7 @@ fn releasing_unjudged_is_judged_before_it_is_sent() {
         scenario.drain();
         scenario.replies(0..3, Reply::Integer(1));
         let done = scenario.engine.take_done(scenario.now, id);
-        let Some(muxlock::Done::Released(Ok(released))) = done else {
+        let Some(muxlock::proto::Done::Released(Ok(released))) = done else {
             panic!("a quorum has confirmed it");
         };
         assert_eq!(released.was_held(), was_held, "{judged:?}");
@@ -960,7 +960,7 @@ fn waiting_never_ends_after_its_bound_nor_sleeps_after_the_last_try() {
         attempts += 1;
         scenario.replies(0..3, Reply::Nil);
         if let Some(done) = scenario.done() {
-            let muxlock::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            let muxlock::proto::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
             assert_eq!(error.attempts(), attempts);
             assert!(scenario.now < give_up_at);
             return;
@@ -1544,7 +1544,7 @@ fn many_operations_share_the_connections_in_order() {
     for op in ops {
         let (id, done) = scenario.engine.poll_done(scenario.now).unwrap();
         assert_eq!(id, op);
-        assert!(matches!(done, muxlock::Done::Acquired(Ok(_))));
+        assert!(matches!(done, muxlock::proto::Done::Acquired(Ok(_))));
     }
 }
 
@@ -1589,7 +1589,7 @@ fn time_that_runs_backwards_stands_still() {
 
 /// A lock of nodes 0 and 1, whose SET to node 2 was unanswered when its connection was lost. Node 2
 /// is back, and was told to end the old connection.
-fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
+fn locked_by_two(scenario: &mut Scenario) -> muxlock::proto::Lease {
     scenario.try_lock();
     scenario.drain();
     scenario.replies([0, 1], Reply::Ok);
@@ -1816,7 +1816,7 @@ fn backing_off_node_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
                 _ => {}
             }
         }
-        assert!(matches!(scenario.done(), Some(muxlock::Done::Acquired(Err(_)))));
+        assert!(matches!(scenario.done(), Some(muxlock::proto::Done::Acquired(Err(_)))));
         scenario.pass(MS);
     }
     assert!((2..=8).contains(&connects), "{connects} connections in a second");
@@ -2041,7 +2041,7 @@ fn thousands_of_timeouts_end_in_parts_and_all_at_one_moment() {
         assert!(scenario.engine.advance(scenario.now));
         scenario.engine.handle_timeout(scenario.now);
         while let Some(done) = scenario.done() {
-            assert!(matches!(done, muxlock::Done::Acquired(Err(_))));
+            assert!(matches!(done, muxlock::proto::Done::Acquired(Err(_))));
             ended += 1;
         }
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::node::{NodeOutcome, Phase, ServerCommand, Unfit};
-use muxlock::proto::{Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
-use muxlock::{Done, LockErrorKind, Resource};
+use muxlock::proto::{Done, Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
+use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];

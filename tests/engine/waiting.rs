@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, QueueObstacle, QueueSupport as Ability};
-use muxlock::proto::{Fencing, NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
+use muxlock::proto::{
+    Cancelled, Fencing, Lease, NodeEvent, OpId, Patience, Push, ReleaseHow, Reply, Step, Tell,
+};
 use muxlock::resp;
 use muxlock::settings::Waiting;
-use muxlock::{Cancelled, Lease, LockErrorKind, OpId, Resource};
+use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
 const NODES: usize = 3;
@@ -494,7 +496,9 @@ fn w6_told_to_go_after_its_patience_it_starts_no_round() {
     s.tell(gate, "gresource");
     assert_eq!(s.drain(), []);
     s.pass(Duration::ZERO);
-    assert!(matches!(s.done(), Some(muxlock::Done::Acquired(Err(error))) if error.is_contended()));
+    assert!(
+        matches!(s.done(), Some(muxlock::proto::Done::Acquired(Err(error))) if error.is_contended())
+    );
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
     assert_eq!(s.engine.stats().rounds, rounds);
 }
@@ -1649,7 +1653,7 @@ fn w12_patience_over_it_leaves_its_place() {
             }
         }
         if let Some(done) = s.done() {
-            let muxlock::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            let muxlock::proto::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
             assert_eq!((error.kind(), error.place()), (LockErrorKind::Contended, Some(3)));
             assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
             return;

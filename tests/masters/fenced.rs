@@ -4,12 +4,10 @@
 use std::env;
 
 use muxlock::node::NodeOutcome;
+use muxlock::proto::{Cancelled, Done, OpId};
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{
-    Cancelled, Done, Error, FencingToken, KeepAlive, LockErrorKind, LossCause, OpId, Redlock,
-    Standalone,
-};
+use muxlock::{Error, FencingToken, KeepAlive, LockErrorKind, LossCause, Redlock, Standalone};
 use testbed::{
     PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,
 };

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use muxlock::node::NodeState;
+use muxlock::proto::{Cancelled, Done, OpId};
 use muxlock::testing::Masters;
-use muxlock::{Cancelled, Done, LockErrorKind, LockParts, OpId, Redlock, Standalone, Stats};
+use muxlock::{LockErrorKind, LockParts, Redlock, Standalone, Stats};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
 };

@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::node::{NodeState, NodeStatus};
+use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters};
-use muxlock::{
-    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, OpId, Redlock, Standalone,
-};
+use muxlock::{Builder, KeepAlive, LossCause, Multiplexer, Redlock, Standalone};
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{PATIENT, SOON, Stopwatch, TTL, heavy, patient, pause, soon, within};

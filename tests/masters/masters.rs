@@ -1814,7 +1814,7 @@ fn masters_of_a_client_that_does_little_are_not_shown_as_slow() {
         };
         guest.mux_mut().try_lock("guest", TTL).unwrap();
         guest.mux_mut().flush();
-        let muxlock::Done::Acquired(Ok(lease)) = until(&mut guest) else {
+        let muxlock::proto::Done::Acquired(Ok(lease)) = until(&mut guest) else {
             panic!("it is free");
         };
         guest.mux_mut().unlock(lease);

@@ -12,11 +12,12 @@ use muxlock::error::{
 };
 use muxlock::limits::{NODES_MAX, RESOURCE_BYTES_MAX};
 use muxlock::node::{NodeOutcome, NodeReport, NodeState, NodeStatus, Phase};
+use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::settings::Retry;
 use muxlock::{
-    Builder, Cancelled, Config, Done, ErrorKind, Fenced, FencedRedlock, FencingToken, KeepAlive,
-    KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken, Loss, LossCause,
-    Moment, Multiplexer, OpId, Redlock, Released, Resource, Standalone, Stats, quorum,
+    Builder, Config, ErrorKind, Fenced, FencedRedlock, FencingToken, KeepAlive, KeptLock,
+    LockError, LockErrorKind, LockGuard, LockParts, LockToken, Loss, LossCause, Moment,
+    Multiplexer, Redlock, Released, Resource, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};

@@ -12,8 +12,9 @@ use std::time::Duration;
 use mio::{Events, Interest, Poll, Token};
 use muxlock::error::{ConnectError, ProtocolError, ServerErrorKind};
 use muxlock::node::{NodeOutcome, NodeState, Phase};
+use muxlock::proto::{Done, Lease, OpId};
 use muxlock::settings::RestartGuard;
-use muxlock::{Builder, Done, Lease, LockError, LockErrorKind, Multiplexer, OpId, Redlock};
+use muxlock::{Builder, LockError, LockErrorKind, Multiplexer, Redlock};
 use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, count, outcomes, patient, pause, soon, timed, within,

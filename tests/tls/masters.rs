@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::node::{NodeOutcome, NodeState, Phase};
+use muxlock::proto::Done;
 use muxlock::settings::Tls;
 use muxlock::testing::{Master, TlsFiles};
-use muxlock::{Done, KeepAlive, Multiplexer, Redlock};
+use muxlock::{KeepAlive, Multiplexer, Redlock};
 use testbed::{
     Authority, PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon,
     start_with_tls, timed, tls_addr,

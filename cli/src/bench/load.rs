@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use muxlock::mio::{Events, Poll, Token};
 use muxlock::node::{NodeOutcome, NodeState, NodeStatus};
+use muxlock::proto::{Done, Lease, OpId};
 use muxlock::unstable_tool::{ConfigExt, explained_start};
-use muxlock::{
-    Config, Done, Lease, LockError, LockErrorKind, Multiplexer, OpId, Redlock, Released,
-};
+use muxlock::{Config, LockError, LockErrorKind, Multiplexer, Redlock, Released};
 
 use super::spread::Spread;
 use crate::stopwatch::{Stopwatch, pause};

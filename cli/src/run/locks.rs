@@ -7,10 +7,9 @@ use std::time::Duration;
 use muxlock::inspection::Inspection;
 use muxlock::mio::unix::SourceFd;
 use muxlock::mio::{Events, Interest, Poll, Token};
+use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::unstable_tool::{ConfigExt, in_the_tool, printable};
-use muxlock::{
-    Cancelled, Config, Done, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId, quorum,
-};
+use muxlock::{Config, LockError, LockErrorKind, Moment, Multiplexer, quorum};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 

@@ -3,8 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::unstable_tool::{explained, in_the_tool, printable, reason};
-use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
+use muxlock::{KeepAlive, Loss, LossCause, Moment};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 

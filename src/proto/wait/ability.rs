@@ -138,9 +138,7 @@ impl Waitable {
         match (asked, reply) {
             (Ability::Hello, Reply::Map) => return Learned::SpeaksResp3,
             (Ability::Track, Reply::Ok) => {}
-            (Ability::Publish, Reply::Integer(0)) => {
-                return Learned::CannotWait(QueueObstacle::Channel);
-            }
+            (Ability::Publish, Reply::Integer(0)) => return Learned::CannotWait(asked.obstacle()),
             (Ability::Publish, Reply::Integer(1..)) => self.is_published = true,
             _ => return Learned::Unexpected,
         }

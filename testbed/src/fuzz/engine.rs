@@ -8,12 +8,12 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, NodeState, ReleaseWith, ServerCommand};
 use muxlock::proto::{
-    Action, Command, Engine, Fencing, FormStep, NodeEvent, Patience, ReleaseHow, Replication,
-    Reply, Section, ServerError, ServerInfo,
+    Action, Cancelled, Command, Done, Engine, Fencing, FormStep, Lease, NodeEvent, OpId, Patience,
+    ReleaseHow, Replication, Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
-use muxlock::{Cancelled, Done, KeepAlive, Lease, LockToken, Moment, OpId, Redlock, Resource};
+use muxlock::{KeepAlive, LockToken, Moment, Redlock, Resource};
 
 use crate::memory::{About, Asked, Counted};
 

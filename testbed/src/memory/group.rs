@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use muxlock::node::ReleaseWith;
 use muxlock::proto::{
-    Action, Command, Engine, Fencing, NodeEvent, NodeSet, Patience, ReleaseHow, Reply, ServerInfo,
-    Ttl,
+    Action, Command, Done, Engine, Fencing, Lease, NodeEvent, NodeSet, Patience, ReleaseHow, Reply,
+    ServerInfo, Ttl,
 };
-use muxlock::{Done, Lease, LockToken, Moment, Redlock, Resource};
+use muxlock::{LockToken, Moment, Redlock, Resource};
 
 use super::{About, Asked, Counted, aged_master};
 

@@ -7,14 +7,12 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
-    Action, Command, Engine, Fencing, FormCommand, FormStep, Grant, NodeEvent, Patience, Push,
-    Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
+    Action, Command, Done, Engine, Fencing, FormCommand, FormStep, Grant, Lease, NodeEvent, OpId,
+    Patience, Push, Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
 };
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
-use muxlock::{
-    Builder, Done, Lease, LockError, LockToken, Moment, OpId, Redlock, Released, Resource,
-};
+use muxlock::{Builder, LockError, LockToken, Moment, Redlock, Released, Resource};
 
 use super::{About, Asked, Counted, Waits, aged_master};
 

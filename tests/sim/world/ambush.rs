@@ -1,6 +1,6 @@
 //! Connections that are lost when it hurts: while a lock's commands are under way on them.
 
-use muxlock::Lease;
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::MILLI;

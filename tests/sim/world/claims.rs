@@ -1,6 +1,6 @@
 //! What a client may say when it says that it holds a lock.
 
-use muxlock::Lease;
+use muxlock::proto::Lease;
 
 use super::World;
 use super::check::{Heard, Held, quorum, validity};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muxlock::proto::{Engine, Entropy};
+use muxlock::proto::{Engine, Entropy, Lease, OpId};
 use muxlock::resp::ReplyReader;
-use muxlock::{Config, Lease, Moment, OpId};
+use muxlock::{Config, Moment};
 
 use super::World;
 use super::choices::split_mix;

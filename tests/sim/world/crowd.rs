@@ -10,8 +10,8 @@
 //! - CALM: without a trouble, nearly every round is a grant;
 //! - TIDY: without a trouble, no queue is left.
 
-use muxlock::Lease;
 use muxlock::node::{NodeState, NodeStatus, QueueSupport};
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

@@ -2,7 +2,8 @@
 //!
 //! FAIR: its sign holds them off until it asks again, so it gets in before long (K6).
 
-use muxlock::{Lease, Resource};
+use muxlock::Resource;
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MILLI, SECOND};

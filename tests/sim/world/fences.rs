@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use muxlock::proto::NodeSet;
-use muxlock::{Lease, LockToken};
+use muxlock::LockToken;
+use muxlock::proto::{Lease, NodeSet};
 
 use super::World;
 use super::check::{Failure, Heard, quorum};

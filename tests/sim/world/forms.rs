@@ -1,8 +1,8 @@
 //! Locks that are not one plain key: what their commands are about, and what must be true of them.
 
+use muxlock::Resource;
 use muxlock::node::ReleaseWith;
-use muxlock::proto::{Command, Fencing, FormCommand, FormStep, Patience};
-use muxlock::{Lease, Resource};
+use muxlock::proto::{Command, Fencing, FormCommand, FormStep, Lease, Patience};
 
 use super::World;
 use super::check::LastSet;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Fencing, Patience};
-use muxlock::{Lease, Resource};
+use muxlock::Resource;
+use muxlock::proto::{Fencing, Lease, Patience};
 
 use super::World;
 use super::clock::{MILLI, SECOND};

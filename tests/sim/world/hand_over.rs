@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Engine;
-use muxlock::{Lease, Moment};
+use muxlock::Moment;
+use muxlock::proto::{Engine, Lease};
 
 use super::World;
 use super::clock::MILLI;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muxlock::{KeepAlive, Lease, LockToken, Loss, LossCause, OpId};
+use muxlock::proto::{Lease, OpId};
+use muxlock::{KeepAlive, LockToken, Loss, LossCause};
 
 use super::World;
 use super::client::Client;

@@ -2,7 +2,7 @@
 //! is over and the lock is held on, or an extension that heals, until another client has had the
 //! lock and given it back (R12, R29).
 
-use muxlock::Lease;
+use muxlock::proto::Lease;
 
 use super::World;
 use super::check::quorum;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Fencing, Patience};
-use muxlock::{Lease, Moment, OpId, Resource};
+use muxlock::proto::{Fencing, Lease, OpId, Patience};
+use muxlock::{Moment, Resource};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

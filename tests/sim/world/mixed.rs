@@ -8,8 +8,9 @@
 //! - WAKE: no client waits in vain;
 //! - TIDY: no queue is left, even if the last ones run out of patience.
 
+use muxlock::Resource;
 use muxlock::node::{NodeState, NodeStatus, QueueSupport};
-use muxlock::{Lease, Resource};
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

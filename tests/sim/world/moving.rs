@@ -3,9 +3,10 @@
 //!
 //! NO-FALSE-VOTE: it counts once, also if a quarantine that it had before is over (R34).
 
+use muxlock::Resource;
 use muxlock::node::NodeState;
+use muxlock::proto::Lease;
 use muxlock::settings::RestartGuard;
-use muxlock::{Lease, Resource};
 
 use super::World;
 use super::check::quorum;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use muxlock::inspection::{Inspection, Owner};
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Fencing, Patience, ReleaseHow};
-use muxlock::{Lease, LockToken, Released, Resource};
+use muxlock::proto::{Fencing, Lease, Patience, ReleaseHow};
+use muxlock::{LockToken, Released, Resource};
 
 use super::World;
 use super::check::{Checker, Heard, quorum};

@@ -8,7 +8,7 @@ use super::network::Connection;
 use super::queue::Event;
 use super::rare::Rare;
 use super::work::token_of;
-use muxlock::Lease;
+use muxlock::proto::Lease;
 
 /// How often a lock is asked for that will go this way, in runs where it can.
 const RELAYS: u32 = 300;

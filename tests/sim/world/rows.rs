@@ -3,7 +3,8 @@
 //!
 //! FAIR: a row of locks ends, and then the other client gets it (W13).
 
-use muxlock::{Lease, Resource};
+use muxlock::Resource;
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

@@ -6,8 +6,8 @@
 //! W6, W9, W10). PROMPT: whenever the lock is free, and a client waits whose process runs, one gets
 //! it long before those looks.
 
-use muxlock::Lease;
 use muxlock::node::{NodeState, NodeStatus};
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};

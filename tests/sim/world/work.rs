@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Cancelled, Fencing, Patience, ReleaseHow};
-use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Resource};
+use muxlock::proto::{Cancelled, Done, Fencing, Lease, OpId, Patience, ReleaseHow};
+use muxlock::{LockError, LockErrorKind, LockToken, Moment, Resource};
 
 use super::World;
 use super::clock::MILLI;

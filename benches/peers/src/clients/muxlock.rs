@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::node::{NodeState, NodeStatus};
+use muxlock::proto::{Done, Lease, OpId};
 use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{
-    Builder, Done, Fenced, FencedRedlock, KeepAlive, KeptLock, Lease, LockGuard, Multiplexer, OpId,
-    Redlock,
+    Builder, Fenced, FencedRedlock, KeepAlive, KeptLock, LockGuard, Multiplexer, Redlock,
 };
 
 use super::{Failure, Locks, Waits};
