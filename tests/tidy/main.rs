@@ -4,6 +4,7 @@
 
 mod arrows;
 mod limits;
+mod shown;
 mod source;
 mod types;
 
