@@ -1,6 +1,8 @@
 //! Writes the texts of the scripts, as they are sent, to `OUT_DIR`: to a file each, and to
-//! `scripts.rs` as constants.
+//! `scripts.rs` as constants. Writes the pages of the guide there as well.
 
+#[path = "build/guide.rs"]
+mod guide;
 #[path = "build/lua.rs"]
 mod lua;
 
@@ -53,6 +55,7 @@ const PAIRS: [(&str, [&str; 2]); 9] = [
 const MARKED: &str = "time now marker_first marker";
 
 pub(crate) fn main() {
+    guide::write(&out());
     println!("cargo:rerun-if-changed={FOLDER}");
     println!("cargo:rerun-if-changed=build");
     let (mut constants, mut all, mut count) = (String::new(), String::new(), 0);

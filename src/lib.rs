@@ -170,6 +170,7 @@ mod channel;
 mod client;
 mod config;
 mod fencing;
+pub mod guide;
 pub mod inspection;
 mod keep_alive;
 mod lock_error;
@@ -251,15 +252,7 @@ pub mod settings {
     pub use crate::config::{Heal, RestartGuard, Retry, Waiting};
 }
 
-/// The examples of the README and of `docs` compile.
+/// The examples of the README compile.
 #[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../README.md")]
-    struct Readme;
-    #[doc = include_str!("../docs/guarantees.md")]
-    struct Guarantees;
-    #[doc = include_str!("../docs/other-clients.md")]
-    struct OtherClients;
-    #[doc = include_str!("../docs/operating.md")]
-    struct Operating;
-}
+#[doc = include_str!("../README.md")]
+struct Readme;

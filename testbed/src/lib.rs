@@ -20,6 +20,7 @@ pub mod memory;
 #[cfg(feature = "locks")]
 mod mute;
 pub mod proxy;
+mod rights;
 pub mod scripted;
 pub mod secrets;
 #[cfg(feature = "locks")]
@@ -48,6 +49,7 @@ pub use client::{
 pub use clocks::Clocks;
 #[cfg(feature = "locks")]
 pub use mute::{Mute, commands_of_scripts};
+pub use rights::documented_rights;
 #[cfg(feature = "locks")]
 pub use sentinel::Sentinel;
 #[cfg(feature = "locks")]

@@ -9,7 +9,8 @@ use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{Error, FencingToken, KeepAlive, LockErrorKind, LossCause, Redlock, Standalone};
 use testbed::{
-    PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,
+    PATIENT, SOON, TTL, all_ready, documented_rights, is_child, patient, re_execute, run_child,
+    soon, tell_parent,
 };
 
 const KEY: &str = "invoice:42";
@@ -299,20 +300,15 @@ fn missing_rights_are_named_and_leave_no_key() {
     }
 }
 
-/// The user of docs/operating.md can do all that fenced locks need: the servers log no denial.
+/// The user of docs/masters.md can do all that fenced locks need: the servers log no denial.
 #[test]
 fn documented_user_of_fenced_locks_is_denied_nothing() {
-    let page = include_str!("../../docs/operating.md");
-    let rights = |row: &str| {
-        let rest = page.split(row).nth(1).expect("the page has such a row");
-        rest.split('`').next().expect("it has an end").replace("\\|", "|")
-    };
-    let plain = rights("| ACL user: `");
-    let fenced = rights("if it takes locks with fencing tokens: `");
+    let uses = ["create the user of the locks", "# Fencing tokens"];
+    let rights = uses.map(|text| documented_rights("locker", text)).concat();
     let (masters, _) = start(3);
     for master in masters.iter() {
         let mut command = vec!["ACL", "SETUSER", "locker", "on", ">secret", "~app:*"];
-        command.extend(plain.split(' ').chain(fenced.split(' ')).chain(["~muxlock:fence"]));
+        command.extend(rights.iter().map(String::as_str).chain(["~muxlock:fence"]));
         tell(master, &command);
         // Some servers have these, and have their own row.
         for right in ["+delex", "+delifeq"] {

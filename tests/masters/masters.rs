@@ -20,8 +20,8 @@ use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{
     Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server,
-    end_connection, heavy, is_child, is_older_than, outcomes, patient, pause, re_execute,
-    scripts_write_anyway, soon, tell_parent, timed, within,
+    documented_rights, end_connection, heavy, is_child, is_older_than, outcomes, patient, pause,
+    re_execute, scripts_write_anyway, soon, tell_parent, timed, within,
 };
 
 /// No other time to live comes near it, and no test runs as long.
@@ -1274,23 +1274,16 @@ fn user_with_few_rights_can_lock_and_no_more() {
     assert!(!format!("{error} {error:?}").contains("se:cret"), "{error}");
 }
 
-/// The user of docs/operating.md can do all that the client does: the servers log no denial.
+/// The user of docs/masters.md can do all that the client does: the servers log no denial.
 #[test]
 fn documented_user_is_denied_nothing() {
-    let page = include_str!("../../docs/operating.md");
-    let rights = |row: &str| {
-        let rest = page.split(row).nth(1).expect("the page lists the commands");
-        rest.split('`').next().expect("the list ends").replace("\\|", "|")
-    };
-    let (plain, waits) =
-        (rights("| ACL user: `"), rights("if it waits for locks (`try_lock_for`): `"));
-    let (sets, shares) =
-        (rights("several resources, permits `"), rights("shares, and all shares `"));
+    let uses =
+        ["create the user of the locks", "# Waiting", "# Several resources", "# Read and write"];
+    let rights = uses.map(|text| documented_rights("locker", text)).concat();
     let masters = start(3);
     for master in &masters {
         let mut command = vec!["ACL", "SETUSER", "locker", "on", ">se:cret", "~app:*"];
-        command.extend(plain.split(' ').chain(waits.split(' ')));
-        command.extend(sets.split(' ').chain(shares.split(' ')));
+        command.extend(rights.iter().map(String::as_str));
         tell(master, &command);
         // Servers before 6.2 know no channels in rules.
         ask(master, &["ACL", "SETUSER", "locker", "&muxlock:*"]);

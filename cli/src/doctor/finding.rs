@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn every_id_is_documented() {
-        let page = include_str!("../../../docs/operating.md");
+        let page = include_str!("../../../docs/errors-of-doctor.md");
         for id in Id::value_variants() {
             assert!(page.contains(&format!("`{}`", id.name())), "{}", id.name());
         }

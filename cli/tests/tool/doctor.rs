@@ -9,7 +9,9 @@ use std::time::Duration;
 use muxlock::Redlock;
 use muxlock::testing::{Master, Masters, Value as Reply};
 use serde_json::Value;
-use testbed::{Clocks, TTL, all_ready, is_older_than, patient, pause, soon, timed, within};
+use testbed::{
+    Clocks, TTL, all_ready, documented_rights, is_older_than, patient, pause, soon, timed, within,
+};
 
 use crate::cli::{muxlock, run};
 
@@ -424,14 +426,13 @@ fn rights_to_wait_are_found_and_granted() {
     if is_older_than([7, 0, 0], test, "-client|tracking in ACL SETUSER") || !can_paste() {
         return;
     }
-    let page = include_str!("../../../docs/operating.md");
-    let row = page.split("if it waits for locks (`try_lock_for`): `").nth(1).unwrap();
-    let waiter = row.split('`').next().unwrap().replace("\\|", "|");
+    let rights = documented_rights("locker", "# Waiting");
+    let waiter: Vec<_> = rights.iter().map(String::as_str).collect();
     let masters = Masters::start(2).unwrap();
     let words = ["ACL", "SETUSER", "locker", "reset", "on", ">sesame", "~app:*"];
     let locker = [&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat();
     for master in masters.iter() {
-        tell(master, &[&locker[..], &waiter.split(' ').collect::<Vec<_>>()].concat());
+        tell(master, &[&locker[..], &waiter].concat());
         tell(master, &["ACL", "SETUSER", "locker", "&muxlock:*"]);
     }
     let urls: Vec<_> =
@@ -453,7 +454,7 @@ fn rights_to_wait_are_found_and_granted() {
         assert_eq!(seen.found(&places), ["permission-waiting 0"], "{}", seen.json);
         let (fix, text) = (seen.fix_of("permission-waiting"), seen.json.to_string());
         // Commands without authentication are every user's.
-        let missing = waiter.split(' ').filter(|right| *right != "+hello");
+        let missing = waiter.iter().filter(|right| **right != "+hello");
         assert!(missing.into_iter().all(|right| fix.contains(right)), "{fix}");
         assert!(text.contains("retry there after random delays") && seen.code == 0, "{text}");
         paste(&fix, None);

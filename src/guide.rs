@@ -1,0 +1,18 @@
+#![doc = include_str!(concat!(env!("OUT_DIR"), "/guide/readme.md"))]
+
+macro_rules! pages {
+    ($($page:ident)*) => {$(
+        #[doc = include_str!(concat!(env!("OUT_DIR"), "/guide/", stringify!($page), ".md"))]
+        pub mod $page {}
+    )*};
+}
+
+pages! {
+    concepts quick_start which_lock choosing
+    waiting renewal fencing kinds testing event_loops hand_over
+    errors errors_of_servers errors_of_settings errors_of_the_tool errors_of_doctor
+    masters replacing sentinel monitoring managed
+    tool run doctor inspect
+    guarantees settings limits versions performance other_clients
+    rules lost_commands
+}
