@@ -222,6 +222,10 @@ impl LockError {
     /// and the nodes that had not answered, then grant. `None` if the round did not fail because of
     /// quarantine.
     pub fn ready_in(&self) -> Option<Duration> {
+        // The nodes that vote are a quorum: the holder is in the way.
+        if self.is_contended() {
+            return None;
+        }
         let is_free = |report: &&NodeReport| {
             matches!(
                 report.outcome,
@@ -384,7 +388,8 @@ impl LockError {
 
     /// What to do about a quarantine, if there is one.
     fn hint(&self, f: &mut fmt::Formatter<'_>, names: &Names) -> fmt::Result {
-        if self.count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) == 0 {
+        let is_quarantined = |outcome: &NodeOutcome| *outcome == NodeOutcome::Quarantined;
+        if self.is_contended() || self.count(is_quarantined) == 0 {
             return Ok(());
         }
         f.write_str(
@@ -620,6 +625,23 @@ mod tests {
             )),
         };
         LockError::new(LockErrorKind::Unavailable, 1, vec![report(0), report(1)])
+    }
+
+    /// The nodes that vote are a quorum: a wait for the others, or a guard that is off, is no help.
+    #[test]
+    fn quarantine_is_no_advice_if_the_lock_is_held() {
+        let outcomes = [NodeOutcome::Held, NodeOutcome::Granted];
+        let report = |(node, outcome): (usize, NodeOutcome)| NodeReport {
+            outcome,
+            quarantine: None,
+            ..quarantined(CountedFrom::Event).nodes()[node].clone()
+        };
+        let mut nodes: Vec<_> = outcomes.into_iter().enumerate().map(report).collect();
+        nodes.extend(quarantined(CountedFrom::Event).nodes().get(1).cloned());
+        let error = LockError::new(LockErrorKind::Contended, 1, nodes);
+        assert!(error.to_string().contains("quarantined for another 20.5s"), "{error}");
+        assert!(!error.to_string().contains("guard off"), "{error}");
+        assert_eq!(error.ready_in(), None);
     }
 
     /// What helps a caller that comes again depends on from when the quarantine counts.

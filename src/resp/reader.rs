@@ -125,7 +125,10 @@ impl ReplyReader {
     ///
     /// # Errors
     /// The peer broke the protocol: the connection must be closed (R17).
-    #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
+    #[cfg_attr(
+        feature = "unstable-resp",
+        expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")
+    )]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let pending = &self.buffer[self.start..self.end];

@@ -100,7 +100,7 @@ fn settings_that_contradict_each_other_are_refused() {
     let other = authority.sign(&["127.0.0.1"]);
     let mixed = tls().client_cert_pem(read(&files.cert), read(&other.key));
     let mixed = refused(&with("rediss://127.0.0.1").tls(mixed));
-    assert!(mixed.contains("the certificate of Tls::client_cert_pem: the key is not"), "{mixed}");
+    assert!(mixed.contains("the certificate of Tls::client_cert_pem: the key does not"), "{mixed}");
 
     let builder =
         ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
