@@ -6,7 +6,8 @@ use crate::token::hex;
 const CHANNEL_RANDOM_BYTES: usize = 10;
 const CHANNEL_HEAD: &[u8; 8] = b"muxlock:";
 
-/// The channel on which an engine is told that its turn has come. It is its name in the queues.
+/// The channel on which an engine is notified that its turn has come. It is also the name of the
+/// engine in the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel([u8; CHANNEL_HEAD.len() + 2 * CHANNEL_RANDOM_BYTES]);
 

@@ -19,10 +19,10 @@ pub enum Fencing {
     On,
 }
 
-/// The number of a fenced lock: who holds the lock later has a greater number. What a resource does
-/// with it is described at [`FencedRedlock`](crate::FencedRedlock).
+/// The fencing token of a lock: each later holder gets a higher one.
+/// [`FencedRedlock`](crate::FencedRedlock) describes how a resource checks it.
 ///
-/// It is from 1 to 9·10^15 - 1. Numbers of one resource are ordered, and not consecutive; numbers
+/// It is a number from 1 to 9·10^15 - 1. The tokens of one resource are ordered, with gaps. Tokens
 /// of different resources cannot be compared.
 ///
 /// ```
@@ -44,7 +44,7 @@ impl FencingToken {
         self.0.get()
     }
 
-    /// The number, as databases have it. It always fits.
+    /// The number as an `i64`, the type of most databases. It always fits.
     pub const fn as_i64(self) -> i64 {
         self.0.get() as i64
     }
@@ -92,7 +92,7 @@ impl FromStr for FencingToken {
     }
 }
 
-/// Not a fencing token: a number outside its range, or a text that is no such number.
+/// A number outside the range of fencing tokens, or a text that is no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidFencingToken;
 

@@ -1,4 +1,5 @@
-//! Who holds a lock, as the masters see it.
+//! The holder of a lock, as the masters report it: answers of
+//! [`Redlock::inspect`](crate::Redlock::inspect) and [`Redlock::owner`](crate::Redlock::owner).
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::outcome::NodeOutcome;
 use crate::quorum::quorum;
 use crate::token::{Fingerprint, LockToken};
 
-/// What a node has for a key.
+/// A node's value of a key, and its time to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
     holder: Fingerprint,
@@ -17,8 +18,8 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// What a server said: the beginning of the key's value, and its time to live in milliseconds,
-    /// negative if it has none.
+    /// From a server's answer: the beginning of the key's value, and its time to live in
+    /// milliseconds, negative if it has none.
     pub fn new(holder: Fingerprint, left_ms: i64) -> Holding {
         Holding { holder, left_ms }
     }
@@ -58,17 +59,17 @@ pub(crate) enum Said {
     Owned(Box<Owned>),
 }
 
-/// Which value a resource is locked with: see [`Redlock::owner`](crate::Redlock::owner).
+/// The value that a resource is locked with: see [`Redlock::owner`](crate::Redlock::owner).
 ///
 /// It is past when you read it, and no permission to do anything: only a lock is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Owner {
     /// A quorum of masters has no such key.
     Free,
-    /// A quorum of masters has this value under the key. Of one that is longer than any that
-    /// [`try_lock_as`](crate::Redlock::try_lock_as) takes, this is the beginning.
+    /// A quorum of masters has this value under the key. If the value is longer than
+    /// [`try_lock_as`](crate::Redlock::try_lock_as) allows, this is its beginning.
     Value(Box<[u8]>),
-    /// Neither: no quorum says the same, or too few masters answered.
+    /// No quorum gave the same answer, or too few masters answered.
     Unknown,
 }
 
@@ -83,8 +84,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// What the masters said about a resource, when they were asked: see
-/// [`Redlock::inspect`](crate::Redlock::inspect).
+/// The masters' answers about a resource: see [`Redlock::inspect`](crate::Redlock::inspect).
 ///
 /// It is past when you read it, and no permission to do anything: only a lock is.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ pub struct Inspection {
     nodes: Vec<NodeInspection>,
 }
 
-/// What one node said about a resource.
+/// One node's answer about a resource.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeInspection {
@@ -101,11 +101,13 @@ pub struct NodeInspection {
     /// Its address, without credentials.
     pub address: Arc<str>,
     /// [`Held`](NodeOutcome::Held) if the key exists, [`Absent`](NodeOutcome::Absent) if not, and
-    /// otherwise why the node did not say. A node in quarantine answers, although it has no vote.
+    /// otherwise why the node did not answer. A node in quarantine answers, although it has no
+    /// vote.
     pub outcome: NodeOutcome,
     /// The cause in words, as in [`NodeReport::message`](crate::node::NodeReport::message).
     pub message: Option<Arc<str>>,
-    /// What the node has, if it said that the key exists. `None` if its value has another type.
+    /// The value and time to live on this node, if the key exists. `None` if its value has another
+    /// type.
     pub holding: Option<Holding>,
     /// The same, if it was asked for the value.
     pub(crate) owned: Option<Box<Owned>>,
@@ -116,12 +118,12 @@ impl Inspection {
         Inspection { nodes }
     }
 
-    /// What each node said, in the order of configuration.
+    /// The answer of each node, in the order of configuration.
     pub fn nodes(&self) -> &[NodeInspection] {
         &self.nodes
     }
 
-    /// Whether a quorum of nodes has said whether the key exists.
+    /// Whether a quorum of nodes has answered.
     pub fn is_answered(&self) -> bool {
         let has_said = |node: &&NodeInspection| {
             matches!(node.outcome, NodeOutcome::Held | NodeOutcome::Absent)
@@ -129,8 +131,8 @@ impl Inspection {
         self.nodes.iter().filter(has_said).count() >= quorum(self.nodes.len())
     }
 
-    /// The holder whose value a quorum has. `None` if there is none: the resource is free, an
-    /// attempt is under way or was left behind, or too few nodes answered.
+    /// The holder whose value a quorum has. `None` if the resource is free, an attempt is in
+    /// progress or has left keys behind, or too few nodes answered.
     pub fn holder(&self) -> Option<Fingerprint> {
         let holders = || self.nodes.iter().filter_map(|node| Some(node.holding?.holder));
         let has_quorum = |holder: &Fingerprint| {
@@ -165,9 +167,9 @@ impl Inspection {
         tokens().max_by_key(times).unwrap_or(LockToken::NOBODY)
     }
 
-    /// When a quorum of nodes will have no key, unless a holder renews or releases it before; zero
-    /// if that is so now. `None` if too few nodes answered, or too many have a key that never
-    /// expires.
+    /// The time until a quorum of nodes has no key, unless a holder renews or releases it first;
+    /// zero if the resource is free now. `None` if too few nodes answered, or too many have a key
+    /// that never expires.
     pub fn free_in(&self) -> Option<Duration> {
         let mut waits: Vec<Duration> = self
             .nodes
@@ -201,7 +203,7 @@ impl fmt::Display for NodeInspection {
     }
 }
 
-/// All on one line: who holds the resource, or that it is free, and what each node said.
+/// On one line: the holder of the resource, or that it is free, and the answer of each node.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has = |outcome| self.nodes.iter().filter(|node| node.outcome == outcome).count();

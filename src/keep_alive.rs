@@ -20,8 +20,8 @@ pub(crate) type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 
 /// Settings for [`LockGuard::keep_alive`](crate::LockGuard::keep_alive).
 ///
-/// Both the number of renewals and their total time are limited: a process that is alive but makes
-/// no progress would otherwise lock all others out forever. The algorithm's own page ([Distributed
+/// Both the number of renewals and their total time are limited: otherwise, a process that is alive
+/// but makes no progress would lock out all others forever. The algorithm's own page ([Distributed
 /// Locks with Redis], "Making the algorithm more reliable") says about clients that extend their
 /// locks: "the maximum number of lock reacquisition attempts should be limited, otherwise one of
 /// the liveness properties is violated".
@@ -81,12 +81,12 @@ impl KeepAlive {
 
     /// Calls `on_loss` once if the lock is lost.
     ///
-    /// The callback runs on the thread that all kept locks of the client share. So it must be
-    /// short: otherwise it delays other callbacks, and renewals while no other thread uses the
-    /// client. A panic in it does not end the thread. After `unlock`, `stop` or the drop of the
-    /// lock it is not called any more; a call that already runs continues. A logger that blocks
-    /// that thread delays the callback.
-    /// [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on that thread.
+    /// The callback runs on the thread that all renewed locks of the client share. Keep it short,
+    /// because it delays other callbacks, and renewals while no other thread uses the client. A
+    /// panic in it does not end the thread. After `unlock`, `stop` or the drop of the lock, it is
+    /// no longer called; a call that already runs continues. A logger that blocks that thread
+    /// delays the callback. [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on that
+    /// thread.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }
     }
@@ -128,8 +128,8 @@ pub struct Loss {
     pub resource: Resource,
     /// The reason.
     pub cause: LossCause,
-    /// The validity that remained when this value was created, in which you can stop. Zero if
-    /// another client may already hold the lock.
+    /// The validity that remained when this value was created: the time in which you can stop. Zero
+    /// if another client might already hold the lock.
     pub remaining: Duration,
     /// The error of the last failed renewal, if no renewal has succeeded since.
     pub error: Option<LockError>,
@@ -201,8 +201,8 @@ pub enum LossCause {
     /// Too few masters gave a vote in time: no renewal had succeeded by the
     /// [notice](KeepAlive::notice).
     Unavailable,
-    /// So many masters no longer hold the key with this token that the others are no quorum: it was
-    /// deleted, or masters lost their data. Another client may hold the lock.
+    /// Too few masters still hold the key with this token, because it was deleted, or masters lost
+    /// their data. Another client might hold the lock.
     Gone,
     /// This process did not renew the lock in time, because it was paused or not scheduled, or its
     /// clock jumped forward.

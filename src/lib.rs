@@ -1,7 +1,8 @@
-//! Distributed locks over independent Redis masters with the Redlock algorithm. One non-blocking
-//! event loop does the I/O. There is no async runtime. There is no background thread either, unless
-//! the program asks for automatic renewal. Each lookup of a host name runs on a short-lived thread.
+//! Distributed locks over independent Redis masters, with the Redlock algorithm. One non-blocking
+//! event loop does the I/O, without an async runtime. A background thread runs only while locks are
+//! renewed automatically. Each lookup of a host name has its own short-lived thread.
 //!
+//! # Quick start
 //! ```no_run
 //! use muxlock::Redlock;
 //! use std::time::Duration;
@@ -13,7 +14,7 @@
 //! println!("held for another {:?}", lock.remaining());
 //! // ... finish the work well before `lock.remaining()` reaches zero ...
 //! let released = lock.unlock()?;
-//! assert!(released.was_held(), "another holder may have had the lock");
+//! assert!(released.was_held(), "another client might have held the lock");
 //!
 //! // Or wait until the holder releases it, for at most five seconds.
 //! let ttl = Duration::from_secs(10);
@@ -25,36 +26,70 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What a lock guarantees
-//! [`Redlock::try_lock`] sends `SET key token NX PX ttl` to all masters at the same time (with a
-//! [`flush_marker`](Builder::flush_marker), a script that does the same). It returns as soon as the
-//! result is certain. When you get a [`LockGuard`], a majority of the masters held the key with its
-//! token. They keep it until [`LockGuard::remaining`] is zero.
+//! **Development servers have often just been started**, and a new client gives them no vote for
+//! about 31 s (see [below](#restarted-masters)). Write `redis://127.0.0.1?restart_guard=off` there.
 //!
-//! Redlock gives mutual exclusion under four conditions. Clock rates differ by no more than
-//! [`drift_factor`](Builder::drift_factor). No wall clock of a master steps forward unnoticed. The
-//! holder stops when [`remaining`](LockGuard::remaining) is zero, even if its process was paused.
-//! No master loses a lock that is still held; or if one does, the restart guard detects it. **Only
-//! a fencing token that the resource checks protects beyond that**: [`Redlock::fenced`] takes locks
-//! with one.
+//! # Guarantees
+//! [`Redlock::try_lock`] sends `SET key token NX PX ttl` to all masters at the same time and
+//! returns as soon as the result is certain. On success, a majority of the masters holds the key
+//! until [`LockGuard::remaining`] is zero. Only one client can hold the lock if these conditions
+//! are met:
 //!
-//! # Masters that may have forgotten a lock
-//! A master that was restarted without its data would grant a lock a second time. So the client
-//! identifies each master when it connects. A master that may have forgotten a lock is in
-//! *quarantine* until every such lock has expired. The client still sends it every command, but
-//! ignores its answers. See [`RestartGuard`](settings::RestartGuard); it is on by default. **In
-//! development, masters have often just been started; then switch it off**:
-//! `redis://127.0.0.1?restart_guard=off`, or [`Builder::restart_guard`].
+//! - Clock rates of clients and masters differ by at most [`drift_factor`](Builder::drift_factor).
+//! - No wall clock of a master steps forward unnoticed.
+//! - The holder stops when [`remaining`](LockGuard::remaining) is zero, even after a pause.
+//! - No master loses a lock that is still held, or the restart guard detects the loss.
+//! - All clients of a resource list the same independent masters and have the same
+//!   [`max_ttl`](Builder::max_ttl).
 //!
-//! The client refuses replicas, cluster nodes, masters that are loading their data or may evict
-//! locks, and a server that is listed twice. [`Unfit`](node::Unfit) gives the reason.
+//! **Only a fencing token that the resource checks protects beyond these conditions.**
+//! [`Redlock::fenced`] takes locks with such a token.
 //!
-//! # Observability
-//! [`Redlock::stats`] returns counters since the client was created. [`Redlock::nodes`] returns the
-//! status of each master, including its latency. Sample both from your metrics library:
+//! # Restarted masters
+//! A master that restarts without its data would grant a lock a second time. So the client
+//! identifies each master when it connects. A master that might have forgotten a lock is in
+//! *quarantine* until every such lock has expired: the client still sends it every command, but
+//! ignores its answers. [`RestartGuard`](settings::RestartGuard) has the details; the guard is on
+//! by default. The client refuses replicas, cluster nodes, masters that are loading their data or
+//! can evict locks, and duplicates. [`Unfit`](node::Unfit) gives the reason.
+//!
+//! # Kinds of lock
+//! Each kind takes one majority round. Its guard is a [`LockGuard`], except for
+//! [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
+//!
+//! | kind | call |
+//! |---|---|
+//! | plain | [`try_lock`](Redlock::try_lock), [`try_lock_for`](Redlock::try_lock_for) |
+//! | with a fencing token | [`fenced`](Redlock::fenced) |
+//! | several resources, all or none | [`try_lock_all`](Redlock::try_lock_all) |
+//! | read lock, write lock | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write) |
+//! | a limited number of holders | [`semaphore`](Redlock::semaphore) |
+//! | with an owner value in the key | [`try_lock_as`](Redlock::try_lock_as) |
+//! | reentrant, through one [`Reentrant`] | [`reentrant`](Redlock::reentrant) |
+//!
+//! # Longer work, threads and event loops
+//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] renews it
+//! automatically; see [`KeptLock`]. If a renewal fails, the holder is notified before the lock
+//! expires.
+//!
+//! A [`Redlock`] is cheap to clone, and all threads share one connection per master. For a loop of
+//! [`mio`] 1, use a [`Multiplexer`]. For another event loop, [`Standalone`] provides a file
+//! descriptor and a timeout. Or drive the engine in [`proto`] yourself. In async code, make
+//! blocking calls in a blocking task. A [`LockGuard`] is `Send` and `Sync`, and dropping it never
+//! blocks.
+//!
+//! [`Redlock::waiter`] gives waits that another thread or a signal handler can cancel, and
+//! [`Redlock::close`] ends all waits of a client. Every error of a call converts into [`Error`],
+//! whose [`kind`](Error::kind) is the next step for the caller. [`Redlock::inspect`] shows the
+//! holder of a lock.
+//!
+//! # Monitoring
+//! [`Redlock::stats`] returns counters since the client was created, and [`Redlock::nodes`] the
+//! status of each master. Sample both from your metrics library:
 //!
 //! ```no_run
-//! use muxlock::{NodeState, Redlock};
+//! use muxlock::Redlock;
+//! use muxlock::node::NodeState;
 //!
 //! /// `counter` and `gauge` stand for your metrics library: a name, a label and a value. The value
 //! /// of a counter is its total.
@@ -64,12 +99,10 @@
 //!     gauge: impl Fn(&'static str, &str, f64),
 //! ) {
 //!     let stats = redlock.stats();
-//!     // Another holder has it, or too few masters give a vote: two different alarms.
 //!     counter("lock_acquired_total", "", stats.acquired);
+//!     // Alert on these two separately: another holder, or too few masters that vote.
 //!     counter("lock_contended_total", "", stats.contended);
 //!     counter("lock_unavailable_total", "", stats.unavailable);
-//!     counter("lock_late_total", "", stats.expired);
-//!     counter("lock_timed_out_total", "", stats.timed_out);
 //!     for node in redlock.nodes() {
 //!         gauge("master_votes", &node.address, f64::from(node.state == NodeState::Ready));
 //!         gauge("master_pending_releases", &node.address, node.pending_releases as f64);
@@ -80,91 +113,38 @@
 //! }
 //! ```
 //!
-//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master stops voting, with
-//! the reason; a master does not allow `INFO` or `TIME`, has no queue to wait in, gives fencing
-//! tokens that are far ahead, or is not verified (`verify=no`); there is one master, or an even
-//! number of them; and how many records were dropped. Level `info`: a master votes again. Level
+//! Records of the `log` crate have the target `muxlock`. Level `warn` is for the operator: a master
+//! stops voting, or lacks a permission or a queue. Level `info`: a master votes again. Level
 //! `debug`: connections that end, and names that do not resolve. Level `error`: a system call
 //! failed. No record contains a token or a password.
 //!
 //! # Limits
-//! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that
-//!   its lock has expired until it checks again.
+//! - A paused process notices only afterwards that its lock has expired.
 //! - If a master's wall clock steps forward, its keys expire early. A client detects the step only
 //!   if it had read that clock before, and not within the last 10 ms.
-//! - The client detects a flush of a master only with [`Builder::flush_marker`]. It never detects
-//!   that a single key was deleted.
-//! - Plain locks are not reentrant. Clients take turns, but no order is certain.
-//! - Redis Cluster and replicas are not supported. A master that Sentinels fail over is one node,
-//!   and needs settings of the servers: see [`Builder::node`].
-//! - Without the feature `tls`, nothing is encrypted, and an address with `rediss://` is refused.
+//! - A flush of a master is detected only with [`Builder::flush_marker`], and the deletion of a
+//!   single key never.
+//! - Waiting clients usually get the lock in the order of their arrival, without a guarantee.
+//! - Redis Cluster is not supported. Replicas need Sentinel and extra settings: see
+//!   [`Builder::node`].
 //!
-//! # Names
-//! [`Redlock`] uses the verbs of `std::sync` and `parking_lot`; [`proto::Engine`] uses those of the
-//! algorithm.
-//!
-//! | here | in the algorithm |
-//! |---|---|
-//! | [`try_lock`](Redlock::try_lock), [`try_lock_for`](Redlock::try_lock_for) | acquire |
-//! | [`extend`](LockGuard::extend), [`ensure`](LockGuard::ensure) | extend |
-//! | [`keep_alive`](LockGuard::keep_alive) | extend, again and again |
-//! | [`unlock`](LockGuard::unlock), dropping the guard | release |
-//! | resource | key; *resource name* |
-//! | [`LockToken`] | random value: identifies the holder, and is *not* a fencing token |
-//! | node | instance, master |
-//!
-//! # Several threads, or an event loop
-//! A [`Redlock`] is cheap to clone. Any number of threads can share it; they use one connection per
-//! master. If your program has a loop of [`mio`] 1, run a [`Multiplexer`] in it. For another event
-//! loop, [`Standalone`] provides a file descriptor and a timeout. If you want neither, drive the
-//! engine in [`proto`] yourself.
-//!
-//! From async code, make the calls that wait in a blocking task (`tokio::task::spawn_blocking`, for
-//! example). [`LockGuard`] is `Send` and `Sync`, so it may move to another task; dropping it waits
-//! for nothing.
-//!
-//! # Ending waits, and errors
-//! [`Redlock::waiter`] waits until another thread, or a signal handler, cancels it;
-//! [`Redlock::close`] ends all waits of a client. Every error converts into [`Error`], whose
-//! [`kind`](Error::kind) says what to do. [`Redlock::inspect`] shows who holds a lock.
-//!
-//! # Work that outlasts the TTL
-//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
-//! renewed. One thread, which all such locks of a client share, notifies the holder before a lock
-//! that cannot be renewed expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
-//! [`Multiplexer::keep_alive`] needs no thread.
-//!
-//! # Other kinds of lock
-//! Each is a majority round like that of a plain lock. Its guard is a [`LockGuard`], except for
-//! [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
-//!
-//! | kind | call |
-//! |---|---|
-//! | several resources, all or none | [`try_lock_all`](Redlock::try_lock_all) |
-//! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write) |
-//! | from a writer to a reader | [`downgrade`](LockGuard::downgrade) |
-//! | at most so many holders | [`semaphore`](Redlock::semaphore) |
-//! | a value of your own in the key | [`try_lock_as`](Redlock::try_lock_as) |
-//! | the same thread again, through one [`Reentrant`] | [`reentrant`](Redlock::reentrant) |
-//!
-//! # Rules
-//! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the
-//! repository, each with its tests. `docs/guarantees.md` lists the promises, and `docs/settings.md`
-//! the settings.
+//! # The guide
+//! The pages of [`guide`] have the rest: how to choose settings, to deploy and replace masters, and
+//! to fence a resource; the errors by their messages; and the guarantees in full.
 //!
 //! # Versions
-//! Semantic versioning covers everything at the root of the crate, also what is defined in
-//! [`proto`] and exported here, such as [`Stats`], and the module `testing`. Until
-//! version 1.0, it does not cover the other items of [`proto`]: they may change in any release.
+//! Semantic versioning covers the root of the crate, its modules, and [`Done`](proto::Done),
+//! [`Lease`](proto::Lease), [`OpId`](proto::OpId) and [`Cancelled`](proto::Cancelled). Until
+//! version 1.0, other items of [`proto`] can change in any release.
 //!
 //! # Features
-//! - `testing`: fake masters for your tests, which need no Redis, and real `redis-server`
-//!   processes. It adds no dependency.
-//! - `tls`: encrypted connections, `rediss://`, by `rustls` with the cryptography of `ring`; see
-//!   [`Builder::node`]. `tls-no-provider` is the same without `ring`: the program installs a
-//!   provider for its whole process. If it has installed one, `tls` uses that, too.
-//! - `unstable-tool`, `unstable-resp`: parts that the command-line tool (the package `muxlock-cli`)
-//!   and the tests of the repository need. Semantic versioning does not cover them.
+//! - `testing`: fake masters inside the test process, and real `redis-server` processes that a test
+//!   can kill, freeze and restart. It adds no dependency.
+//! - `tls`: encrypted connections, `rediss://`, with `rustls`; see [`Builder::node`]. It uses the
+//!   crypto provider that your program installed, or `ring` if it installed none.
+//! - `tls-no-provider`: the same without `ring`. Your program installs a crypto provider.
+//! - `unstable-tool`, `unstable-resp`: parts for the command-line tool (the package `muxlock-cli`)
+//!   and for the tests of the repository. Semantic versioning does not cover them.
 
 mod channel;
 mod client;
@@ -231,8 +211,9 @@ pub mod limits {
 }
 
 pub mod node {
-    //! What is known of a node: its answer in a round ([`NodeReport`]), its state for monitoring
-    //! ([`NodeStatus`]), and why it gives no vote ([`Unfit`], [`Quarantine`]).
+    //! The client's view of a node: its answer in a round ([`NodeReport`]), its state for
+    //! monitoring ([`NodeStatus`]), and the reason why it gives no vote ([`Unfit`],
+    //! [`Quarantine`]).
 
     pub use crate::outcome::{
         CountedFrom, NodeOutcome, NodeReport, Phase, Quarantine, QuarantineCause, ServerCommand,

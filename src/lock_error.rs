@@ -11,21 +11,20 @@ use crate::resource::{
     SLOTS_NAME_MAX, VALUE_BYTES_MAX,
 };
 
-/// What kind of failure a [`LockError`] is.
+/// The kind of a [`LockError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockErrorKind {
-    /// Another holder has the lock, maybe another thread of this client; or competing attempts have
-    /// so many masters that none has a quorum. Try again later. If the error lists no node, this
-    /// client holds the lock or is acquiring it, and asked no master.
+    /// Another holder has the lock, perhaps another thread of this client, or competing attempts
+    /// split the masters so that none has a quorum. Try again later. If the error lists no node,
+    /// this client holds the lock or is acquiring it, and asked no master.
     Contended,
-    /// Too few masters gave a vote: those without a vote alone made a quorum impossible. They were
-    /// down, slow, refused or in quarantine; check the masters that the error lists, and
-    /// [`ready_in`](LockError::ready_in). If it lists none, another thread of this client was
-    /// delayed while it ran the client's event loop.
+    /// Too few masters gave a vote for a quorum. The others were down, slow, refused or in
+    /// quarantine; check the masters that the error lists, and [`ready_in`](LockError::ready_in).
+    /// If it lists none, another thread of this client was delayed while it ran the client's event
+    /// loop.
     Unavailable,
-    /// The wait ended before enough masters had answered. That says nothing about them: wait
-    /// longer.
+    /// The wait ended before enough masters had answered. The masters can be healthy: wait longer.
     TimedOut,
     /// For an acquisition: the quorum came too late, and no validity was left. For an extension:
     /// the old validity had ended, or too few masters still hold the key with this token. The lock
@@ -47,27 +46,25 @@ pub enum LockErrorKind {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// The resource's key is that of the [counters](crate::Builder::fencing_key) for fencing
-    /// tokens; or its name ends in `muxlock:promoted`, where clients store when they first saw a
-    /// promoted master; or a fencing token was asked for, and the resource is not one plain name.
+    /// The resource's key belongs to the [counters](crate::Builder::fencing_key) for fencing
+    /// tokens. Or its name ends in `muxlock:promoted`, where clients store when they first saw a
+    /// promoted master. Or a fencing token was requested for a resource that is not one plain name.
     /// Nothing was sent.
     ReservedResource,
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
     InvalidSet {
-        /// How many resources, each counted once; 1,025 if more names than 1,024 were listed,
-        /// whatever they are.
+        /// The number of resources, without duplicates; 1,025 if more than 1,024 names were listed.
         resources: usize,
         /// The length of their names in bytes.
         bytes: usize,
     },
     /// A semaphore has no permit, or more than [`SLOTS_MAX`]. Nothing was sent.
     InvalidSlots {
-        /// How many permits.
+        /// The number of permits.
         slots: u32,
     },
-    /// The value to lock a resource with is empty or longer than [`VALUE_BYTES_MAX`]. Nothing was
-    /// sent.
+    /// The owner value is empty or longer than [`VALUE_BYTES_MAX`]. Nothing was sent.
     InvalidValue {
         /// Its length in bytes.
         bytes: usize,
@@ -84,15 +81,15 @@ pub enum LockErrorKind {
     Cancelled,
     /// [`Redlock::close`](crate::Redlock::close) was called. The client acquires no more locks.
     Closed,
-    /// The client was made before this process was forked, and belongs to the parent process.
-    /// Nothing was sent. Make a new client in this process.
+    /// The client was created before this process was forked, and belongs to the parent process.
+    /// Nothing was sent. Create a client in this process.
     Forked,
 }
 
 /// An operation that did not succeed, with the outcome on each node.
 ///
-/// After a failed attempt to lock, the client itself releases what the attempt left on the masters.
-/// The caller has nothing to clean up.
+/// After a failed attempt to lock, the client itself releases the keys that the attempt left on the
+/// masters. The caller has nothing to clean up.
 ///
 /// ```no_run
 /// # use muxlock::{LockGuard, Redlock};
@@ -186,7 +183,7 @@ impl LockError {
         LockError::new(LockErrorKind::Unavailable, 0, Vec::new())
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> LockErrorKind {
         self.0.kind
     }
@@ -198,16 +195,16 @@ impl LockError {
         &self.0.nodes
     }
 
-    /// How many clients stood before this one in the queue for the lock when it gave up, as far as
-    /// it was told; `None` if it did not wait in a queue. See
+    /// How many clients were ahead in the queue for the lock when this one gave up, as last
+    /// reported by the queue node. `None` if it did not wait in a queue. See
     /// [`Waiting`](crate::settings::Waiting).
     pub fn place(&self) -> Option<u32> {
         self.0.place
     }
 
-    /// Which of several resources another holder has, if the attempt was for
-    /// [several](crate::Redlock::try_lock_all): of those that the masters found held, the one that
-    /// most of them named. Each names the one that lives longest.
+    /// For an attempt to lock [several resources](crate::Redlock::try_lock_all): a resource that
+    /// another holder has. Each master names the held resource that lives longest, and this is the
+    /// one that most masters named.
     pub fn held_resource(&self) -> Option<&Resource> {
         self.0.held.as_ref()
     }
@@ -218,9 +215,9 @@ impl LockError {
         self.0.attempts
     }
 
-    /// The time until enough nodes have left quarantine to form a quorum. This assumes that they,
-    /// and the nodes that had not answered, then grant. `None` if the round did not fail because of
-    /// quarantine.
+    /// The time until enough nodes have left quarantine to form a quorum. This assumes that these
+    /// nodes, and nodes that had not answered, then grant. `None` if the round did not fail because
+    /// of quarantine.
     pub fn ready_in(&self) -> Option<Duration> {
         // The nodes that vote are a quorum: the holder is in the way.
         if self.is_contended() {
@@ -459,7 +456,7 @@ impl fmt::Display for ToolError<'_> {
     }
 }
 
-/// All on one line: what happened, the outcome of each node, and what to do about a quarantine.
+/// On one line: the failure, the outcome of each node, and what to do about a quarantine.
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.line(f, &OF_THE_LIBRARY)
@@ -517,10 +514,10 @@ impl Resource {
         Ok(Resource::checked(name.as_ref())?)
     }
 
-    /// Several resources, for one lock of all of them; see
-    /// [`Redlock::try_lock_all`](crate::Redlock::try_lock_all). Their order does not matter, and
-    /// one that is named twice counts once; the list has at most 1,024 names, each as often as it
-    /// is named. One alone is the same as [`new`](Resource::new).
+    /// Several resources, for one lock on all of them; see
+    /// [`Redlock::try_lock_all`](crate::Redlock::try_lock_all). The order is irrelevant, and
+    /// duplicates count once. The list has at most 1,024 names, duplicates included. A single name
+    /// is the same as [`new`](Resource::new).
     ///
     /// # Errors
     /// [`LockErrorKind::InvalidSet`] or [`LockErrorKind::InvalidResource`]: use fewer resources, or
@@ -539,7 +536,7 @@ impl Resource {
         }
     }
 
-    /// A share of a resource; see [`Redlock::try_read`](crate::Redlock::try_read).
+    /// For the read lock of a resource; see [`Redlock::try_read`](crate::Redlock::try_read).
     ///
     /// # Errors
     /// The same as [`new`](Resource::new).
@@ -547,8 +544,7 @@ impl Resource {
         Ok(Resource::checked_of(name.as_ref(), LockKind::Shared)?)
     }
 
-    /// All of a resource that others share; see
-    /// [`Redlock::try_write`](crate::Redlock::try_write).
+    /// For the write lock of a resource; see [`Redlock::try_write`](crate::Redlock::try_write).
     ///
     /// # Errors
     /// The same as [`new`](Resource::new).
@@ -559,13 +555,13 @@ impl Resource {
     /// One of `slots` permits; see [`Redlock::semaphore`](crate::Redlock::semaphore).
     ///
     /// # Errors
-    /// [`LockErrorKind::InvalidSlots`] if there is none, or more than [`SLOTS_MAX`];
+    /// [`LockErrorKind::InvalidSlots`] if there are no permits, or more than [`SLOTS_MAX`];
     /// [`LockErrorKind::InvalidResource`] if the name is empty or longer than 1,016 bytes.
     pub fn slot(name: impl AsRef<[u8]>, slots: u32) -> Result<Resource, LockError> {
         Ok(Resource::checked_slot(name.as_ref(), slots)?)
     }
 
-    /// A resource that is locked with a value of the caller's; see
+    /// A resource that is locked with an owner value; see
     /// [`Redlock::try_lock_as`](crate::Redlock::try_lock_as).
     ///
     /// # Errors

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// in. All arithmetic saturates.
 ///
 /// The safety clock counts forward jumps of the machine's wall clock as elapsed time, so that a
-/// lock is not considered valid for too long (R20). Waits that must not be too short are measured
-/// without these jumps. So a moment also stores the sum of the jumps. Moments are ordered by the
-/// safety clock. Two moments are equal only if their jumps are equal too.
+/// lock is not considered valid for too long. Waits that must not be too short are measured without
+/// these jumps. So a moment also stores the sum of the jumps. Moments are ordered by the safety
+/// clock. Two moments are equal only if their jumps are equal too.
 ///
 /// ```
 /// use muxlock::Moment;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What one node contributed to a round.
+/// The result of one node in a round.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeReport {
@@ -13,18 +13,18 @@ pub struct NodeReport {
     pub node: usize,
     /// Its address, without credentials.
     pub address: Arc<str>,
-    /// What the node answered, or why it did not answer.
+    /// The node's answer, or the reason why it did not answer.
     pub outcome: NodeOutcome,
     /// The time from the start of the round to the outcome. `None` while the outcome is pending, or
     /// if the node was not asked.
     pub latency: Option<Duration>,
-    /// The cause in words, where the outcome alone leaves a question: an error of the server or of
-    /// the system, the limit that was reached, the address that a Sentinel named, or what to try.
-    /// Passwords and anything like a token are masked. For [`Unfit::Duplicate`], the address of the
-    /// other node. For [`NodeOutcome::Quarantined`], why the server did not store when this client
-    /// first saw it, if it counts from that.
+    /// The cause in words, where the outcome needs an explanation: an error of the server or of the
+    /// system, the limit that was reached, the address that a Sentinel named, or a remedy.
+    /// Passwords and texts like tokens are masked. For [`Unfit::Duplicate`], the address of the
+    /// other node. For [`NodeOutcome::Quarantined`], the reason why the server did not store the
+    /// time of first contact, if the quarantine counts from then.
     pub message: Option<Arc<str>>,
-    /// Why and for how long the node's votes do not count, if it is in quarantine.
+    /// The reason for its quarantine and the remaining time, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// What a node answered in a round, or why it did not answer.
+/// A node's answer in a round, or the reason why it did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
@@ -74,8 +74,8 @@ pub enum NodeOutcome {
     /// [`Builder::resolver`](crate::Builder::resolver). The client tries again.
     /// [`NodeReport::message`] has the resolver's error.
     Unresolved,
-    /// No Sentinel has said where the master is. The client tries again. [`NodeReport::message`]
-    /// has the address of each Sentinel and the reason.
+    /// No Sentinel has returned the master's address. The client tries again.
+    /// [`NodeReport::message`] has the address of each Sentinel and the reason.
     NoSentinel,
     /// The TLS handshake failed, or the encrypted connection was broken. The client closed the
     /// connection, and sent no command over one that was not verified.
@@ -84,12 +84,12 @@ pub enum NodeOutcome {
     Server(ServerErrorKind),
     /// The node broke the protocol. The client closed the connection.
     Protocol(ProtocolError),
-    /// The node answered, but its answer does not count. It may have lost a lock that is still
-    /// held, or its copy of this lock may be younger than such a loss. See
+    /// The node answered, but its answer does not count. It might have lost a lock that is still
+    /// held, or its key of this lock might have been written after such a loss. See
     /// [`RestartGuard`](crate::settings::RestartGuard).
     Quarantined,
-    /// The node granted the lock, but the fencing token that it gave could not become the lock's:
-    /// it is greater, or far ahead of the masters' clocks.
+    /// The node granted the lock, but proposed a fencing token that the lock could not get: a
+    /// higher one, or one far ahead of the masters' clocks.
     Outnumbered,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
@@ -97,7 +97,7 @@ pub enum NodeOutcome {
     /// renamed or forbidden there. Other kinds of lock work. Nothing was sent for the lock.
     MissingCommand(ServerCommand),
     /// The node has too many unanswered commands or pending releases, or its socket accepts no more
-    /// bytes. For now the client sends it no new SET or extension; releases are still sent.
+    /// bytes. Until then, the client sends it no new SET or extension; releases are still sent.
     Backlogged,
     /// The client has not connected to the node yet.
     NotConnected,
@@ -106,7 +106,8 @@ pub enum NodeOutcome {
 }
 
 impl NodeOutcome {
-    /// Whether the node failed to vote. `false` for a yes, a no, and a vote that was not needed.
+    /// Whether the node failed to vote. `false` for a granted vote, a refusal, and a vote that was
+    /// not needed.
     pub fn is_failure(&self) -> bool {
         match self {
             NodeOutcome::Pending
@@ -258,17 +259,16 @@ pub(crate) fn is_unnamed(kind: io::ErrorKind) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// The server is a replica. A writable replica grants locks that its master does not know
-    /// (R33).
+    /// The server is a replica. A writable replica grants locks that its master does not know.
     Replica,
-    /// The server is loading its data and may not have read all of its locks yet (R33).
+    /// The server is loading its data, so it might not have read all of its locks yet.
     Loading,
-    /// The server is a Redis Cluster node or a sentinel, not an independent master (R33).
+    /// The server is a Redis Cluster node or a Sentinel, not an independent master.
     Cluster,
     /// The server's `maxmemory-policy` allows it to evict locks that are still held. Set it to
     /// `noeviction`, or set `maxmemory` to 0.
     Evicts,
-    /// This is the same server as another connected node, so its vote would count twice (R34).
+    /// This is the same server as another connected node, so its vote would count twice.
     Duplicate,
     /// The server is a master, but its replication id shows that it was a replica since the client
     /// connected.
@@ -393,7 +393,7 @@ pub struct Quarantine {
     pub cause: QuarantineCause,
     /// The remaining time.
     pub ready_in: Duration,
-    /// Whether the quarantine ends for clients that connect later, too.
+    /// The start of the quarantine, which decides when it ends for clients that connect later.
     pub counted_from: CountedFrom,
 }
 
@@ -407,43 +407,43 @@ impl Quarantine {
     }
 }
 
-/// From when on a quarantine counts.
+/// The moment from which a quarantine counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CountedFrom {
-    /// From an event that every client can date, such as the start of the server. A client that
-    /// connects later waits only for the rest.
+    /// An event that every client can date, such as the start of the server. A client that connects
+    /// later waits only for the remaining time.
     Event,
-    /// From when this client first saw the server as it is. Each new client waits for the whole
-    /// time again, so a short-lived process must wait for that long in one call.
+    /// The moment when this client first saw the server in its present state. Each new client waits
+    /// for the whole time again, so a short-lived process must wait that long in one call.
     FirstContact {
         /// The whole time.
         lasts: Duration,
     },
 }
 
-/// Why a node may have forgotten a lock that is still held. For all of them, wait; the notes say
-/// how to avoid them.
+/// The reason why a node might have forgotten a lock that is still held. In every case, wait; each
+/// variant describes how to avoid it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineCause {
-    /// The server was started a short time ago, maybe without its data. See `?durable=yes` in
+    /// The server was started a short time ago, perhaps without its data. See `?durable=yes` in
     /// [`Builder::node`](crate::Builder::node).
     Restarted,
-    /// The server was a replica, and may not have received all of its master's locks. Or it was
-    /// started from the RDB file of a master that had a replica: the server reports the same for
-    /// both. The first client that sees such a server stores that in a key, so that the quarantine
-    /// ends for all clients at once. Use independent masters.
+    /// The server was a replica, so it might not have received all of its master's locks. Or it was
+    /// started from the RDB file of a master that had a replica, because the server reports the
+    /// same for both. The first client that sees such a server stores that in a key, so that the
+    /// quarantine ends for all clients at once. Use independent masters.
     Promoted,
-    /// The server's wall clock jumped forward, so keys expired too early. Slew the clock, and never
-    /// step it.
+    /// The server's wall clock jumped forward, so keys expired too early. Slew the clock instead of
+    /// stepping it.
     ClockStepped,
     /// The server's [`flush_marker`](crate::Builder::flush_marker) was missing: it was flushed, or
     /// the marker is new. Forbid `FLUSHALL` and `FLUSHDB`. The client also reports this if it had
-    /// no room to record a copy that must not count.
+    /// no room to record an unconfirmed key.
     Flushed,
-    /// The same server process was seen at another node's address, and its votes may have been
-    /// counted there.
+    /// The same server process was seen at another node's address, where its votes might have been
+    /// counted.
     Moved,
     /// The server does not report its `run_id` (`INFO` is forbidden). So the client cannot tell
     /// whether it was restarted between two connections. Allow `INFO`.
@@ -473,8 +473,8 @@ pub enum Phase {
     Lookup,
     /// The connection was being established.
     Connect,
-    /// The connection was established, but the TLS handshake was not complete. The port may not
-    /// speak TLS: a server without TLS waits for more, and says nothing.
+    /// The connection was established, but the TLS handshake was not complete. The port might not
+    /// speak TLS: a server without TLS waits silently for more bytes.
     Tls,
     /// The connection was established, with TLS if the node has it, but the handshake was not
     /// complete.
@@ -495,8 +495,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why TLS failed. For all kinds, [`NodeReport::message`] has more words. The client tries again,
-/// and never without TLS.
+/// Why TLS failed. For all kinds, [`NodeReport::message`] has the details. The client tries again,
+/// always with TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsErrorKind {
@@ -511,13 +511,13 @@ pub enum TlsErrorKind {
     WrongName,
     /// The server's certificate was revoked.
     Revoked,
-    /// The server requires a certificate of the client, and got none that it accepts. Check `cert=`
-    /// and `key=`.
+    /// The server requires a client certificate and got none that it accepts. Check `cert=` and
+    /// `key=`.
     ClientCertificate,
     /// Client and server have no TLS version or cipher in common.
     Version,
-    /// Clients cannot use the server's certificate, whoever signed it: for example, it is the
-    /// certificate of an authority. The message says how to make another.
+    /// Clients cannot use the server's certificate, regardless of its signature: for example, it is
+    /// the certificate of an authority. The message describes how to make another.
     Certificate,
     /// The server does not speak TLS. Write `redis://`, or the server's TLS port.
     NotTls,
@@ -544,7 +544,7 @@ impl fmt::Display for TlsErrorKind {
 
 impl std::error::Error for TlsErrorKind {}
 
-/// How a node broke the protocol. After each of these the client closes the connection (R17).
+/// How a node broke the protocol. After each of these errors, the client closes the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -569,7 +569,8 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// The kind of an error reply. An error reply is no vote, except that `WRONGTYPE` counts as a no.
+/// The kind of an error reply. An error reply is no vote, except that `WRONGTYPE` counts as a
+/// refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerErrorKind {

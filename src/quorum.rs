@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The maximum number of nodes. A set of nodes is one 64-bit word (R36).
+/// The maximum number of nodes.
 pub const NODES_MAX: usize = 64;
 
-/// How many of `nodes` votes make a quorum: more than half of all nodes listed. For zero nodes it
-/// returns 1.
+/// The number of votes in a quorum of `nodes` nodes: more than half of the whole list. For zero
+/// nodes it returns 1.
 ///
 /// "The client [...] considers the lock acquired only if it was able to acquire the lock in the
 /// majority of the instances (at least 3)": Redis documentation, *Distributed Locks with Redis*.
@@ -139,7 +139,7 @@ impl Tally {
 pub struct NodeSet(u64);
 
 impl NodeSet {
-    /// No node.
+    /// The empty set.
     pub const EMPTY: NodeSet = NodeSet(0);
 
     pub(crate) fn all(nodes: usize) -> NodeSet {

@@ -1,6 +1,6 @@
 //! A set of slots.
 
-/// Some of the slots of a resource that has several: one bit for each, from the lowest on.
+/// A set of slots of a semaphore: one bit for each, from the lowest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots(pub(crate) u64);
 

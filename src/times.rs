@@ -7,17 +7,17 @@ use std::time::Duration;
 const FIRST_EXPONENT: u32 = 10;
 const NANOS_PER_SEC: u128 = 1_000_000_000;
 
-/// How long things took on one client, since it was created. Sample them as often as you like: they
-/// only grow.
+/// Durations on one client since it was created. The counts only grow, so sample them as often as
+/// you like.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
     /// From the start of an acquisition until its lock was granted, with all its rounds and waits;
     /// see [`LockGuard::waited`](crate::LockGuard::waited). Acquisitions that failed are not in it.
     pub acquire: Histogram,
-    /// From the start of the round that granted a lock until its release began, also if the lock
-    /// had expired by then. Locks that were let go are not in it, and neither are locks that were
-    /// adopted: this client did not see one end of them.
+    /// From the start of the round that granted a lock until its release began, even if the lock
+    /// had expired by then. Locks that were let go or adopted are left out, because this client saw
+    /// only one end of them.
     pub hold: Histogram,
 }
 
@@ -49,7 +49,7 @@ impl Histogram {
     /// The number of buckets.
     pub const BUCKETS: usize = 40;
 
-    /// How many durations were counted, those above the last bucket included.
+    /// The number of durations, including those above the last bucket.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -60,8 +60,8 @@ impl Histogram {
         Duration::new(secs, (self.sum_nanos % NANOS_PER_SEC) as u32)
     }
 
-    /// The upper bound of each bucket, and how many durations were at most that long: counts are
-    /// cumulative. What is longer than the last bound is only in [`count`](Histogram::count).
+    /// The upper bound of each bucket, and the number of durations up to that bound: counts are
+    /// cumulative. Longer durations than the last bound are only in [`count`](Histogram::count).
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + use<> {
         let mut so_far = 0;
         let counts = self.counts.into_iter().skip(FIRST_EXPONENT as usize - 1);

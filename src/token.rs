@@ -29,8 +29,8 @@ pub(crate) fn hex(byte: u8) -> [u8; 2] {
 /// The random value that identifies one acquisition. It is the key's value on the masters.
 ///
 /// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
-/// attempt draws a new one from the operating system (R6). It is *not* a fencing token: it
-/// identifies the holder and has no order.
+/// attempt draws a new one from the operating system. It is *not* a fencing token: it identifies
+/// the holder and has no order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockToken([u8; TOKEN_BYTES]);
 
@@ -59,8 +59,8 @@ impl LockToken {
         &self.0
     }
 
-    /// Its beginning, which may be logged: it identifies the holder, and is not enough to release
-    /// or extend the lock.
+    /// Its beginning, for logs: it identifies the holder, but is not enough to release or extend
+    /// the lock.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::new(&self.0)
     }
@@ -80,12 +80,12 @@ impl fmt::Debug for LockToken {
 /// Most bytes of a fingerprint.
 pub(crate) const FINGERPRINT_BYTES_MAX: usize = 8;
 
-/// The beginning of a lock's token: enough to tell holders apart, and too little to release or
-/// extend the lock. It may be logged.
+/// The beginning of a [`LockToken`], for logs: enough to tell holders apart, but not to release or
+/// extend the lock.
 ///
-/// Of a token of this crate it is the first 8 of 40 hexadecimal digits; 128 random bits stay
-/// secret. Of another client's value it is the first 8 bytes, at most a third; if the value has
-/// less than 24 bytes, the first 8 hexadecimal digits of its SHA-1.
+/// For a token of this crate, it is the first 8 of 40 hexadecimal digits; 128 random bits stay
+/// secret. For another client's value, it is the first 8 bytes, at most a third. If the value has
+/// less than 24 bytes, it is the first 8 hexadecimal digits of its SHA-1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     bytes: [u8; FINGERPRINT_BYTES_MAX],
@@ -121,13 +121,13 @@ impl fmt::Debug for Fingerprint {
 
 /// The source of randomness of the engine. It is a trait so that a simulation can replay it.
 pub trait Entropy: Send {
-    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
-    /// none. A token that is used twice makes locks unsafe. Tokens may be drawn in advance for
-    /// attempts that start within a millisecond of each other.
+    /// 20 random bytes for a fresh token, from the operating system; `None` if it returns none. A
+    /// token that is used twice makes locks unsafe. Tokens can be drawn in advance for attempts
+    /// that start within a millisecond of each other.
     fn token(&mut self, now: Moment) -> Option<[u8; 20]>;
 
-    /// Discards the tokens that were drawn in advance. The engine's caller asks for this before
-    /// time may pass, because a copy of the virtual machine would use the same tokens.
+    /// Discards the tokens that were drawn in advance. The engine's caller asks for this before a
+    /// pause, because a copy of the virtual machine would use the same tokens.
     fn forget(&mut self) {}
 
     /// A number for jitter, uniformly distributed; it need not be secret.

@@ -20,7 +20,7 @@ const UPTIME_PRECISION: Duration = Duration::from_secs(1);
 /// of a restarted master lasts for at least `max_ttl` (R7).
 pub(crate) const TTL_MS_MAX: u32 = i32::MAX as u32;
 
-/// A TTL to request from a master: whole milliseconds, at least one (R7).
+/// A TTL to request from a master: whole milliseconds, at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(u32);
 

@@ -25,8 +25,8 @@ impl Builder {
     /// this program, use [`build`](Builder::build), and wait with [`ready`](Redlock::ready) or
     /// [`try_lock_for`](Redlock::try_lock_for).
     ///
-    /// A master in quarantine counts as connected, so success does not mean that a lock can be
-    /// taken now: see [`Redlock::ready`], [`RestartGuard`](crate::settings::RestartGuard) and
+    /// A master in quarantine counts as connected. So the first lock might still fail: see
+    /// [`Redlock::ready`], [`RestartGuard`](crate::settings::RestartGuard) and
     /// [`LockError::ready_in`].
     ///
     /// # Errors
@@ -46,8 +46,9 @@ impl Builder {
 /// Why [`connect`](crate::Builder::connect) failed.
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The configuration is wrong, or the event loop could not be set up. Nothing was sent, except
-    /// to find out that two addresses lead to the same server ([`ConfigError::Duplicate`]).
+    /// The configuration is wrong, or the event loop could not be set up. The client sent no
+    /// command, except to find out that two addresses lead to the same server
+    /// ([`ConfigError::Duplicate`]).
     Config(ConfigError),
     /// Fewer nodes than a quorum could be reached. The error gives the reason for each node.
     Unavailable(LockError),

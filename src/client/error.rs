@@ -11,10 +11,11 @@ use crate::lock_error::{LockError, LockErrorKind};
 use crate::outcome::NodeReport;
 
 /// Any error of this crate. Every other error converts into it, so a function that makes several
-/// calls can return it with the operator `?`. [`kind`](Error::kind) says what the caller can do.
+/// calls can return it with the operator `?`. [`kind`](Error::kind) is the next step for the
+/// caller.
 ///
-/// For an error type of yours, implement `From<muxlock::Error>`. [`Redlock::with_lock`] and
-/// [`KeptLock::check`] then need nothing else; after other calls, write
+/// For an error type of yours, implement `From<muxlock::Error>`. Then [`Redlock::with_lock`] and
+/// [`KeptLock::check`] work without conversion. After other calls, write
 /// `.map_err(muxlock::Error::from)?`.
 ///
 /// [`Redlock::with_lock`]: crate::Redlock::with_lock
@@ -41,13 +42,13 @@ use crate::outcome::NodeReport;
 /// ```
 #[non_exhaustive]
 pub enum Error {
-    /// The client could not be made.
+    /// The client could not be created.
     Config(ConfigError),
     /// A lock could not be acquired, extended or released, or no quorum was reached.
     Lock(LockError),
-    /// A lock could not be kept alive. The guard was dropped, which released the lock.
+    /// The renewal of a lock could not be started. The guard was dropped, which released the lock.
     KeepAlive(KeepAliveErrorKind),
-    /// A lock that was kept alive is lost.
+    /// A renewed lock is lost.
     Lost(Loss),
     /// A lock could not be handed over.
     HandOver(HandOverError),
@@ -55,7 +56,7 @@ pub enum Error {
     Os(io::Error),
 }
 
-/// What the caller can do about an [`Error`].
+/// The next step for the caller after an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -65,20 +66,20 @@ pub enum ErrorKind {
     Unavailable,
     /// The wait ended before enough masters had answered: wait longer.
     TimedOut,
-    /// The lock is not held, or soon no longer. If it was held, stop the work. If it was to be
+    /// The lock is not held, or will expire soon. If it was held, stop the work. If it was being
     /// acquired, the quorum came too late: use a longer TTL.
     NotHeld,
     /// The wait was cancelled, or the client was closed.
     Cancelled,
-    /// A setting or an argument is wrong: correct it. The error says which.
+    /// A setting or an argument is wrong: correct it. The error text names it.
     InvalidInput,
     /// A limit of the client or of the system is reached, or this process was forked from the one
-    /// that made the client.
+    /// that created the client.
     Other,
 }
 
 impl Error {
-    /// What the caller can do.
+    /// The next step for the caller.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Config(ConfigError::Os(_)) | Error::Os(_) => ErrorKind::Other,

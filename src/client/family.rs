@@ -10,22 +10,23 @@ use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 
 /// # Other kinds of lock
-/// Each is taken by one script for each master in one majority round, and each guard is a
-/// [`LockGuard`]: it can be extended, kept alive, handed over and released like any other.
+/// Each takes one majority round, with one script per master, and each guard is a
+/// [`LockGuard`]: it can be extended, renewed, handed over and released like any other.
 impl Redlock {
-    /// Tries once to take all of these resources, or none. There are at most
-    /// [`RESOURCES_MAX`](crate::limits::RESOURCES_MAX), with names of at most 64 KiB together; one
-    /// that is named twice counts once, and the order does not matter. One alone is a plain lock.
+    /// Tries once to take all of these resources, or none. There can be up to
+    /// [`RESOURCES_MAX`](crate::limits::RESOURCES_MAX) resources, with names of up to 64 KiB
+    /// together. The order is irrelevant, and duplicates count once. A single resource is a plain
+    /// lock.
     ///
-    /// On success the lock excludes every lock of one of its resources, plain ones and those of
-    /// other makes, too. Nothing is held while it waits for the rest, so two such locks cannot wait
-    /// for each other. But two large ones that many clients ask for can keep each other out for
-    /// long. An extension succeeds only where all of its keys are still there.
+    /// On success, the lock excludes every other lock on any of its resources, including locks of
+    /// other Redlock clients. It holds nothing while it waits for the rest, so two such locks
+    /// cannot deadlock. But two large locks that many clients want can keep each other out for
+    /// long. An extension counts only on masters that still have all of the keys.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock);
-    /// [`held_resource`](LockError::held_resource) says which resource another holder has. And
-    /// [`InvalidSet`](crate::LockErrorKind::InvalidSet) if there is no resource, or too many.
+    /// The same as [`try_lock`](Redlock::try_lock); [`held_resource`](LockError::held_resource)
+    /// returns the resource that another holder has. If the list is empty or too long, the call
+    /// fails with [`InvalidSet`](crate::LockErrorKind::InvalidSet).
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
@@ -66,16 +67,17 @@ impl Redlock {
         self.acquire(Resource::all(resources)?, ttl, Some(wait))
     }
 
-    /// Tries once to share a resource with other readers. On success nobody holds it alone, with
-    /// [`try_write`](Redlock::try_write), [`try_lock`](Redlock::try_lock) or a client of another
-    /// make, until this lock's validity ends.
+    /// Tries once to take a read lock, which other readers can hold at the same time. Until its
+    /// validity ends, no client holds the write lock or a plain lock on the resource, including
+    /// other Redlock clients.
     ///
-    /// A reader cannot become the writer: two of them would wait for each other. Release the share
-    /// first.
+    /// A read lock cannot be upgraded, because two readers would wait for each other. Release the
+    /// read lock first.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock). It is
-    /// [`Contended`](crate::LockErrorKind::Contended) also while a writer waits.
+    /// The same as [`try_lock`](Redlock::try_lock). The call fails with
+    /// [`Contended`](crate::LockErrorKind::Contended) while a writer waits, as well as while one
+    /// holds the lock.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
@@ -115,15 +117,16 @@ impl Redlock {
         self.acquire(Resource::shared(resource)?, ttl, Some(wait))
     }
 
-    /// Tries once to take a resource that others share. Once taken, it is a plain lock, the same as
-    /// that of [`try_lock`](Redlock::try_lock), which cannot be taken where readers were and have
-    /// not released it. [`LockGuard::downgrade`] turns it into a share.
+    /// Tries once to take the write lock of a resource. It is the same lock as that of
+    /// [`try_lock`](Redlock::try_lock), but it can also be taken after readers whose locks have
+    /// expired without a release. [`LockGuard::downgrade`] turns it into a read lock.
     ///
-    /// A share that the caller holds counts as any other: release it first.
+    /// A read lock that the caller holds counts like any other: release it first.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock). It is
-    /// [`Contended`](crate::LockErrorKind::Contended) also while this client has a share.
+    /// The same as [`try_lock`](Redlock::try_lock). The call fails with
+    /// [`Contended`](crate::LockErrorKind::Contended) while any client has a read lock, including
+    /// this one.
     pub fn try_write(
         &self,
         resource: impl AsRef<[u8]>,
@@ -134,14 +137,15 @@ impl Redlock {
 
     /// Same as [`try_write`](Redlock::try_write), in as many rounds as fit into `wait`, with random
     /// delays between them. While it waits, masters let no new readers in: each refusal leaves a
-    /// sign there, the key with `:intent` after its name, for half a second and eight round trips,
-    /// at most 5 s. So readers who come and go cannot keep a writer out.
+    /// write intent there, the key with `:intent` after its name. The intent lasts for half a
+    /// second plus eight round trips, at most 5 s. So readers that come and go cannot keep a writer
+    /// out.
     ///
-    /// A share that the caller holds counts as any other: this waits until it is released or ends,
-    /// and for all of `wait` if it is kept alive, or lives for longer and only the calling thread
-    /// could release it. That is no error of its own, because another thread may have the guard.
-    /// The share stays as it is, and no reader is let in meanwhile. To avoid it, release the share
-    /// first, and look again at what was read; or take the lock alone from the start, and
+    /// A read lock that the caller holds counts like any other: the call waits until that lock is
+    /// released or expires. If it is renewed, or only the calling thread could release it, the call
+    /// waits for all of `wait`, and new readers are kept out until then. There is no special error,
+    /// because another thread might have the guard. To avoid this, release the read lock first and
+    /// check again the data that was read. Or take the write lock from the start and
     /// [`downgrade`](LockGuard::downgrade) it.
     ///
     /// # Errors
@@ -156,12 +160,12 @@ impl Redlock {
         self.acquire(Resource::exclusive(resource)?, ttl, Some(wait))
     }
 
-    /// A semaphore with so many permits: at most so many of its guards are valid at a time, with
-    /// any minority of masters lost. All clients must name the same number, which is a part of the
-    /// keys' names.
+    /// A semaphore with this number of permits: at most that many of its guards are valid at a
+    /// time, even if a minority of masters fails. All clients must use the same number, because it
+    /// is part of the keys' names.
     ///
     /// # Errors
-    /// [`InvalidSlots`](crate::LockErrorKind::InvalidSlots) if there is no permit, or more than
+    /// [`InvalidSlots`](crate::LockErrorKind::InvalidSlots) if `permits` is zero or more than
     /// [`SLOTS_MAX`](crate::limits::SLOTS_MAX);
     /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is empty or longer
     /// than 1,016 bytes.
@@ -185,17 +189,17 @@ impl Redlock {
 }
 
 /// # Locks with the caller's own value
-/// The key holds the value that the caller has chosen, 1 to
-/// [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX) bytes: other clients, also those of other
-/// makes, can recognise it, and whoever knows it can release or extend the lock. Everybody who can
-/// read the master's keys can read it, so it is no secret.
+/// The key holds an owner value that the caller has chosen, 1 to
+/// [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX) bytes. Any client that knows the value can
+/// recognise, release or take over the lock, including other Redlock clients. The value is readable
+/// for every user of the server, so it is no secret.
 ///
-/// Beside it, the key with `:as` after its name has the attempt's [token](crate::LockToken), by
-/// which a guard knows its own lock: two locks with the same value are two locks. So a command that
-/// arrives late never changes a later lock of this crate.
+/// Beside it, the key with `:as` after its name has the attempt's [`LockToken`](crate::LockToken).
+/// It tells two locks with the same value apart, so a command that arrives late never changes a
+/// later lock of this crate.
 impl Redlock {
     /// Tries once to take a resource with this value. It excludes every other lock of that name,
-    /// whatever its value is: the same value again is refused, too.
+    /// even one with the same value.
     ///
     /// # Errors
     /// The same as [`try_lock`](Redlock::try_lock); and
@@ -243,15 +247,15 @@ impl Redlock {
         self.acquire(Resource::with_value(resource, value)?, ttl, Some(wait))
     }
 
-    /// Releases the lock that has this value, whoever holds it: also one of another make. It asks
-    /// all masters for the lock, as [`owner`](Redlock::owner) does, and then deletes what they have
-    /// named. If a command is late, it deletes no later lock of this crate that has the same value.
+    /// Releases the lock that has this value, for any holder, even another Redlock client. It asks
+    /// all masters for the lock, as [`owner`](Redlock::owner) does, and then deletes the lock that
+    /// they have named. A late command spares a later lock of this crate with the same value.
     ///
     /// `confirmed` is the number of masters that deleted it. [`was_held`](Released::was_held) is
-    /// always `false`: nothing is known here of the lock's validity. Its guard is not told. Stop
-    /// its work before: with [`Heal::On`](crate::settings::Heal::On), an extension sets the keys
-    /// again. What this client asks for that lock at the moment, the lock itself or more time,
-    /// fails.
+    /// always `false`, because this client does not know the lock's validity. The guard of the lock
+    /// is not notified. Stop its work before: with [`Heal::On`](crate::settings::Heal::On), an
+    /// extension sets the keys again. Acquisitions and extensions of that lock that this client has
+    /// in flight fail.
     ///
     /// # Errors
     /// The same as [`unlock`](LockGuard::unlock) and [`inspect`](Redlock::inspect), and
@@ -266,22 +270,22 @@ impl Redlock {
         self.release(Lease::of_value(resource, token, self.shared.config.max_ttl()))
     }
 
-    /// Takes over the lock that has this value, also one of another make, and makes it live for at
-    /// least `ttl` from now on. It asks all masters first, as [`owner`](Redlock::owner) does.
+    /// Takes over the lock that has this value, even from another Redlock client, and extends it to
+    /// at least `ttl` from now. It asks all masters first, as [`owner`](Redlock::owner) does.
     ///
-    /// From then on, a former guard with this value extends and releases nothing. It is not told,
-    /// and believes in its lock until the end of its validity, at most: call this when its work has
-    /// stopped. A plain lock, or one of another make, is known by its key alone: its former holder
-    /// can still release it, or extend it and thereby end this one. If two take a lock over at a
-    /// time, at most one of them gets it.
+    /// From then on, a former guard with this value can neither extend nor release the lock. It is
+    /// not notified and stays valid until it expires: call this after its work has stopped. A plain
+    /// lock, or one of another Redlock client, has only its key. Its former holder can still
+    /// release it, or extend it and thereby end the new lock. If two clients take over a lock at
+    /// the same time, at most one of them gets it.
     ///
     /// # Errors
     /// The same as [`try_lock`](Redlock::try_lock), and
     /// [`InvalidValue`](crate::LockErrorKind::InvalidValue). It is
     /// [`Contended`](crate::LockErrorKind::Contended) if no quorum has this value, or has it from
-    /// the same attempt. The lock is left to its former guard, whose extensions may have failed
-    /// meanwhile; masters may have prolonged it. If that guard released it meanwhile, keys may be
-    /// left until they expire.
+    /// the same attempt. The lock then stays with its former guard. Extensions of that guard might
+    /// have failed in between, and some masters might have extended the key. If that guard released
+    /// the lock in between, keys might remain until they expire.
     pub fn extend_as(
         &self,
         resource: impl AsRef<[u8]>,
@@ -293,22 +297,22 @@ impl Redlock {
         self.acquire(resource.take_over(&token), ttl, None)
     }
 
-    /// Asks every master which value the resource is locked with; of a plain lock, that is its
-    /// token. It waits for the masters as [`inspect`](Redlock::inspect) does.
+    /// Asks every master which value the resource is locked with. For a plain lock, that is its
+    /// `LockToken`. It waits for the masters as [`inspect`](Redlock::inspect) does.
     ///
-    /// The answer is past when you read it. Do not work because of it: take the lock.
+    /// The answer can be outdated when you read it. Do not rely on it: take the lock.
     ///
     /// # Errors
-    /// The same as [`inspect`](Redlock::inspect). If masters did not answer, the owner may be
-    /// [`Unknown`](Owner::Unknown), and that is no error. It is `Unknown` also while readers share
-    /// the resource.
+    /// The same as [`inspect`](Redlock::inspect). If masters did not answer, the owner can be
+    /// [`Unknown`](Owner::Unknown), which is no error. While readers hold the resource, it is
+    /// `Unknown` as well.
     pub fn owner(&self, resource: impl AsRef<[u8]>) -> Result<Owner, LockError> {
         let resource = Resource::new(resource)?;
         Ok(self.look_at(resource.to_look_at())?.owner())
     }
 }
 
-/// A semaphore: see [`Redlock::semaphore`]. Each permit is a plain lock of one of its slots, the
+/// A semaphore: see [`Redlock::semaphore`]. Each permit is a plain lock on one of its slots, the
 /// resource `name{permits}:i`, with `i` from 0.
 #[derive(Debug, Clone)]
 pub struct Semaphore {
@@ -317,8 +321,8 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Tries to take a permit, in one round if most permits are free. If the first slot that it
-    /// asks for is taken, it asks for those that the masters called free, eight at most.
+    /// Tries to take a permit, in one round if most permits are free. If the first slot is taken,
+    /// it tries up to eight of the slots that the masters reported as free.
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]; [`Contended`](crate::LockErrorKind::Contended) if no slot
@@ -339,15 +343,15 @@ impl Semaphore {
 }
 
 impl LockGuard {
-    /// Turns the lock into a share of its resource, which lives for `ttl` from now on, or as long
-    /// as the lock if that is longer: others may share it from then on. It counts like an
+    /// Turns the lock into a read lock, valid for `ttl` from now, or as long as before if that is
+    /// longer. Other readers can then take the resource. It counts like an
     /// [extension](LockGuard::extend).
     ///
-    /// A lock of several resources cannot be shared, nor one with a caller's value; it is extended.
+    /// A lock on several resources, or with an owner value, has no read lock; it is only extended.
     ///
     /// # Errors
-    /// The same as [`extend`](LockGuard::extend). The lock was released, because some masters may
-    /// let readers in already.
+    /// The same as [`extend`](LockGuard::extend). The lock was released, because some masters might
+    /// already let readers in.
     pub fn downgrade(self, ttl: Duration) -> Result<LockGuard, LockError> {
         let (redlock, lease) = self.apart();
         let mut share = LockGuard::new(redlock, lease.into_shared());

@@ -17,39 +17,39 @@ use crate::sys::clock::time_until;
 /// Takes locks with a fencing token. It comes from [`Redlock::fenced`] or
 /// [`Waiter::fenced`](crate::Waiter::fenced), and is the same client.
 ///
-/// A fenced lock comes with a number, and who holds the lock later has a greater one. A resource
-/// that refuses smaller numbers than it has seen, by the rules below, cannot be harmed by a holder
-/// that was paused, cut off or misled by a clock. Nothing else of this crate protects against that.
+/// A fenced lock has a fencing token, and each later holder gets a higher token. A resource that
+/// remembers the highest token and rejects lower ones, by the rules below, is safe from holders
+/// that were paused, cut off or misled by a clock. Only this protects against them.
 ///
 /// # At the resource
-/// A number that is not checked helps nobody. **All** who write must have one, and:
+/// **Every** writer needs a fenced lock, and the resource has to check every token:
 ///
-/// 1. The resource accepts a write if its number is at least the *mark*, in one atomic step with
-///    the write, and sets the mark to the number (F20). A holder may write often.
-/// 2. The mark is stored with the data, begins at 0, and is never lowered. It outlives the data: a
-///    row is marked as deleted, because one that is made anew begins at 0 (F21).
-/// 3. A holder *enters* before it reads: it first raises the mark of each row that it will read or
-///    write, and then reads, computes and writes. Otherwise a late write of an earlier holder may
-///    be accepted between its read and its write, and then be lost (F22).
-/// 4. A refused write means that the lock is lost. The holder stops, and does not try again with
-///    the same number (F23).
+/// 1. The resource stores the *highest token* that it has seen. It accepts a write if the token is
+///    at least that high, and stores the token in the same atomic step. A holder can write often.
+/// 2. The highest token is stored with the data, starts at 0 and never falls. Keep it when the data
+///    goes: flag rows as deleted, because a recreated row would start at 0.
+/// 3. A holder *claims* each row that it will read or write: it stores its token there, and only
+///    then reads, computes and writes. Otherwise the resource might accept a late write of an
+///    earlier holder between the read and the write, and that write would be lost.
+/// 4. A rejected write means that the lock is lost. The holder stops and does not try again with
+///    the same token.
 ///
 /// ```sql
 /// UPDATE account SET fence = ?1 WHERE id = ?2 AND fence <= ?1;                -- enter: 1 row
 /// UPDATE account SET balance = ?3, fence = ?1 WHERE id = ?2 AND fence <= ?1;  -- each write
 /// ```
 ///
-/// What cannot check, such as a mail, cannot be fenced: make it idempotent by an id of the work.
-/// The numbers of two holders differ.
+/// A mail server or printer cannot check a token. Give each job an ID and make the job idempotent.
+/// The token cannot be that ID, because two holders have different tokens.
 ///
 /// # What the order depends on
-/// The order is certain whatever clocks, pauses and the network do, as long as masters lose no
-/// counters. If some are restarted without their data, it is certain as far as the
-/// [restart guard](crate::settings::RestartGuard) does its work and no master's clock is off by
-/// more than half of [`max_ttl`](crate::Builder::max_ttl), less half a second: 14.5 s by default.
-/// Nothing may evict, expire or delete the [counters](crate::Builder::fencing_key).
+/// While masters lose no counters, the order is certain: clocks, pauses and the network cannot
+/// change it. If masters restart without their data, two conditions apply. The [restart
+/// guard](crate::settings::RestartGuard) is on, and the clock of every master is within
+/// ([`max_ttl`](crate::Builder::max_ttl) / 2 - 0.5 s) of the true time: 14.5 s by default. No
+/// program may evict, expire or delete the [counters](crate::Builder::fencing_key).
 ///
-/// A fenced lock and a plain one exclude each other, but only the fenced one has a number.
+/// A fenced lock and a plain one exclude each other, but only the fenced one has a token.
 ///
 /// ```no_run
 /// use muxlock::Redlock;
@@ -86,7 +86,7 @@ impl FencedRedlock {
     }
 
     /// Same as [`Redlock::try_lock`], with a fencing token. Rarely, the masters need a second round
-    /// trip to agree on it; the validity is shorter by that.
+    /// trip to agree on it, which shortens the validity.
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]; and
@@ -137,11 +137,11 @@ impl FencedRedlock {
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
     }
 
-    /// Same as [`Redlock::with_lock`], with a fencing token: `work` gives it to the resource with
+    /// Same as [`Redlock::with_lock`], with a fencing token: `work` passes it to the resource with
     /// each write.
     ///
-    /// [`Error::Lost`] does not say that a write was refused: what the resource has accepted is
-    /// done. Ask it before you do the work again.
+    /// After [`Error::Lost`], the resource might still have accepted a write. Check it before you
+    /// repeat the work.
     ///
     /// # Errors
     /// The same as [`Redlock::with_lock`] and [`try_lock`](FencedRedlock::try_lock).
@@ -162,8 +162,8 @@ impl FencedRedlock {
         Ok(done)
     }
 
-    /// Same as [`Redlock::adopt`], for a lock that was acquired with a fencing token. The number
-    /// stays the same: it is one lock.
+    /// Same as [`Redlock::adopt`], for a lock that was acquired with a fencing token. The token
+    /// stays the same, because it is still the same lock.
     ///
     /// # Errors
     /// The same as [`Redlock::adopt`]; and [`Unfenced`](crate::LockErrorKind::Unfenced) if the lock
@@ -190,8 +190,8 @@ impl FencedRedlock {
 /// }
 /// ```
 ///
-/// It can be used like what is in it. What is in it cannot be replaced: another lock would have
-/// another number.
+/// It can be used like the lock in it, but that lock cannot be replaced: another lock would have
+/// another token.
 #[must_use = "if unused, the lock is released immediately; in parts, it only expires"]
 #[clippy::has_significant_drop]
 pub struct Fenced<T> {
@@ -200,13 +200,12 @@ pub struct Fenced<T> {
 }
 
 impl<T> Fenced<T> {
-    /// The lock's number. Extensions, renewals and hand-overs do not change it.
+    /// The fencing token of the lock. Extensions, renewals and hand-overs keep it.
     pub fn fencing_token(&self) -> FencingToken {
         self.token
     }
 
-    /// The lock alone. It keeps its number:
-    /// [`LockGuard::fencing_token`] returns it.
+    /// The lock alone. It keeps its fencing token: [`LockGuard::fencing_token`] returns it.
     pub fn into_inner(self) -> T {
         self.inner
     }
@@ -266,7 +265,7 @@ impl Fenced<LockGuard> {
     /// Same as [`LockGuard::keep_alive`].
     ///
     /// # Errors
-    /// The same as [`LockGuard::keep_alive`]. The guard in the error keeps its number.
+    /// The same as [`LockGuard::keep_alive`]. The guard in the error keeps its fencing token.
     pub fn keep_alive(self, how: KeepAlive) -> Result<Fenced<KeptLock>, KeepAliveError> {
         let Fenced { inner, token } = self;
         Ok(Fenced { inner: inner.keep_alive(how)?, token })

@@ -13,9 +13,9 @@ use crate::token::{Fingerprint, LockToken};
 
 /// A held lock. Dropping it releases the lock.
 ///
-/// Dropping it sends the release to every master without waiting for an answer, also while a thread
-/// panics. This never blocks, and panics only if a logger does. If the release cannot be sent, the
-/// key remains until its TTL ends. That is also so if the process exits without dropping the guard.
+/// Dropping it sends the release to every master without waiting for an answer, even while a thread
+/// panics. This never blocks, and panics only if a logger does. If the release cannot be sent, or
+/// the process exits without dropping the guard, the key remains until it expires.
 /// [`unlock`](LockGuard::unlock) waits, and reports whether the lock was held to the end.
 ///
 /// A guard is `Send` and `Sync`: another thread or task may extend or drop it.
@@ -23,8 +23,8 @@ use crate::token::{Fingerprint, LockToken};
 /// # Differences from `std::sync::MutexGuard`
 /// This lock expires on its own. A holder that is paused or disconnected for longer than
 /// [`remaining`](LockGuard::remaining) loses the lock without notice. The guard contains no data.
-/// The lock is not reentrant. Clients that wait in the queue take turns as a rule, but `try_lock`
-/// and the first attempt of a wait may come first; see [`Waiting`](crate::settings::Waiting).
+/// The lock is not reentrant. Clients in the queue usually take turns, but a `try_lock` or the
+/// first attempt of a wait can come first; see [`Waiting`](crate::settings::Waiting).
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -50,10 +50,9 @@ impl LockGuard {
         self.lease().resource()
     }
 
-    /// The lock's token. Of a plain lock, it is the key's value on the masters, and it is enough to
-    /// release or extend the lock. Of a share, it is a member of the key's sorted set. Of a lock
-    /// with a [value of the caller's](Redlock::try_lock_as), it stands in the key with `:as` after
-    /// its name.
+    /// The random value of the lock, which is enough to release or extend it. A plain lock has it
+    /// as the value of its key, and a read lock as a member of the key's sorted set. A lock with an
+    /// [owner value](Redlock::try_lock_as) has it in the key with `:as` after its name.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
     }
@@ -63,9 +62,10 @@ impl LockGuard {
         self.lease().fencing_token()
     }
 
-    /// The first characters of the token, for logs: who holds the lock, but not what is enough to
-    /// release it. [`Redlock::inspect`] shows the same of a plain lock and of a permit; of a lock
-    /// with a [value of the caller's](Redlock::try_lock_as), it shows the value's.
+    /// The first characters of the [`token`](LockGuard::token), for logs. They identify the holder,
+    /// but are not enough to release the lock. [`Redlock::inspect`] shows the same for a plain lock
+    /// and for a permit. For a lock with an [owner value](Redlock::try_lock_as), it shows the
+    /// fingerprint of that value.
     pub fn fingerprint(&self) -> Fingerprint {
         self.token().fingerprint()
     }
@@ -78,8 +78,8 @@ impl LockGuard {
     }
 
     /// How many rounds the acquisition took. Zero for a lock that was handed over as
-    /// [text](LockParts#as-text). A lock that other threads of this client waited for as well may
-    /// take one round after a long wait, because only the first of them asks the masters.
+    /// [text](LockParts#as-text). If several threads of this client wait for the lock, only the
+    /// first of them asks the masters, so a long wait can end after one round.
     pub fn rounds(&self) -> u32 {
         self.lease().rounds()
     }
@@ -101,14 +101,14 @@ impl LockGuard {
 
     /// Whether the lock is valid right now.
     ///
-    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
+    /// This is a hint, because a thread can be paused right after the check. Once it is `false`, it
     /// stays `false`.
     pub fn is_valid(&self) -> bool {
         self.redlock.is_home() && self.lease().is_valid_at(Clock.now())
     }
 
     /// The indices of the nodes that had granted the lock, or its last extension, when the quorum
-    /// was complete. Others may have granted it later.
+    /// was complete. Other nodes might have granted it later.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.lease().granted_by()
     }
@@ -120,9 +120,8 @@ impl LockGuard {
     /// lock. It creates a missing key only with [`Heal::On`](crate::settings::Heal::On).
     ///
     /// # Errors
-    /// After an error the guard keeps its old deadline (R26). There is one exception: if another
-    /// thread ran the event loop and was delayed beyond that deadline, the client releases the
-    /// lock.
+    /// After an error, the guard keeps its old deadline. There is one exception: if another thread
+    /// ran the event loop and was delayed beyond that deadline, the client releases the lock.
     /// - [`Expired`](crate::LockErrorKind::Expired): the validity had ended, or too few masters
     ///   still hold the key with this token. Stop the work.
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters gave a vote. The lock
@@ -177,14 +176,14 @@ impl LockGuard {
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can.
     ///
     /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
-    /// [`was_held`](Released::was_held)**. If it is `false`, another holder may have had the lock
-    /// meanwhile.
+    /// [`was_held`](Released::was_held)**. If it is `false`, another client might have held the
+    /// lock before the release.
     ///
     /// # Errors
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): fewer masters than a quorum gave an
     ///   answer that counts. The lock is given up anyway. While this client is in use, it repeats
-    ///   the release on masters that can be reached again; on the others the key remains until its
-    ///   TTL ends.
+    ///   the release on masters that can be reached again. On the others, the key remains until it
+    ///   expires.
     /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         let lease = self.lease.take().expect("the guard ends here");
@@ -196,7 +195,7 @@ impl LockGuard {
     ///
     /// After this call, this client sends no command for the lock. The value records masters that
     /// have not answered, and masters in quarantine. In extensions, the adopting client ignores
-    /// them for as long as they may have forgotten a lock.
+    /// those masters for as long as they might have forgotten a lock.
     ///
     /// The call waits for no master. If another thread runs the event loop, it waits for that
     /// thread, at most until the lock's validity ends; it then returns the parts of an expired
@@ -229,8 +228,8 @@ impl Drop for LockGuard {
 }
 
 /// A held lock without a guard. Dropping this value does **not** release the lock:
-/// [adopt](Redlock::adopt) it, or the keys remain until their TTL ends. That may be wanted: a job
-/// that must not run twice within the TTL drops `lock.into_parts()` when it is done.
+/// [adopt](Redlock::adopt) it, or the keys remain until they expire. That can be useful: a job that
+/// must not run twice within the TTL drops `lock.into_parts()` when it is done.
 ///
 /// Pass this value to another thread or client, or its text to another process of the same machine.
 #[must_use = "a lock in parts is not released; it only expires"]
@@ -243,7 +242,7 @@ impl LockParts {
         self.0.resource()
     }
 
-    /// The lock's token. It is enough to release or extend the lock.
+    /// The random value of the lock. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         self.0.token()
     }

@@ -33,12 +33,12 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
 /// `.` and `-`; [`str::parse`] reads it. **The text is enough to release and extend the lock**:
 /// pass it through a pipe, a file or an environment that others cannot read. Do not pass it as an
-/// argument, and do not log it. Adopt it only once: otherwise two processes both believe that they
-/// hold the lock.
+/// argument, and do not log it. Adopt it only once, because two processes would otherwise both hold
+/// the lock.
 ///
 /// Only a process on the same machine, since the same boot and in the same time namespace, can
 /// parse it. Elsewhere parsing fails ([`HandOverError::OtherClock`]): the remaining validity is
-/// measured by this machine's steady clock, and the wall clocks of two machines may differ by more
+/// measured by this machine's steady clock, and the wall clocks of two machines can differ by more
 /// than a validity. The time in transit is subtracted. It is measured by the steady clock and by
 /// the wall clock; the larger value is used. On systems other than Linux and Android, boot and
 /// clock cannot be identified, and no text is written ([`HandOverError::NoClock`]).
@@ -59,24 +59,24 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | ttl | the TTL of the acquisition or the last successful extension, in milliseconds |
 /// | longest | the longest TTL that was ever requested, in milliseconds |
 /// | granted | the nodes that had granted it, as a decimal number with one bit for each |
-/// | doubts | nodes whose copy is in doubt (see below); may be empty |
+/// | doubts | nodes whose key is unconfirmed (see below); can be empty |
 /// | fence | the fencing token, in decimal; empty without one |
 /// | kind | the kind of lock, see below |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
-/// The kind is `0` for one resource; `1` for several, each behind its length in two bytes, the low
-/// one first; `2` for a share; `3` for a resource that may be shared; `5` for one with a caller's
-/// value, which stands before its name like the name of one of several.
+/// The kind is `0` for one resource; `1` for several, each after its length in two bytes, the low
+/// byte first; `2` for a read lock; `3` for a write lock; `5` for a lock with an owner value, which
+/// comes before the name in the form of a kind `1` entry.
 ///
 /// The doubts have an entry for each node that had not answered or was in quarantine, in this form:
 /// `n<node>u<time>[s](p<run_id>k<client id>)*[x]`.
 ///
 /// - `n`: the node's number;
-/// - `u`: the milliseconds for which its copy must not be counted;
-/// - `s`: one SET is all that may still arrive;
-/// - `p` and `k`: a connection on which a command may still arrive, by the server's `run_id` in
+/// - `u`: the milliseconds for which its key must not count;
+/// - `s`: only one SET can still arrive;
+/// - `p` and `k`: a connection on which a command can still arrive, by the server's `run_id` in
 ///   hexadecimal digits and the connection's `CLIENT ID`;
 /// - `x`: there is a connection that cannot be identified.
 ///
@@ -115,8 +115,8 @@ impl LockParts {
 }
 
 /// Parses the text described at [`LockParts`]. This also succeeds for an expired lock:
-/// [`Redlock::adopt`] then returns [`Expired`](crate::LockErrorKind::Expired), and releases what
-/// may be left.
+/// [`Redlock::adopt`] then returns [`Expired`](crate::LockErrorKind::Expired) and releases any keys
+/// that are left.
 ///
 /// [`Redlock::adopt`]: crate::Redlock::adopt
 impl FromStr for LockParts {
@@ -141,7 +141,7 @@ impl FromStr for LockParts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandOverError {
-    /// This system provides no id of its boot and its clock; any system but Linux and Android.
+    /// This system provides no ID of its boot and its clock: any system except Linux and Android.
     NoClock,
     /// The text was written on another machine, before the last boot, or in another time namespace.
     /// So the remaining validity cannot be known. The lock expires on its own.

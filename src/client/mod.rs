@@ -63,9 +63,9 @@ const SLACK: Duration = Duration::from_millis(10);
 /// A client for distributed locks over several Redis masters.
 ///
 /// Cloning is cheap: all clones and threads share one connection to each master. A client has no
-/// thread of its own, except to keep locks alive ([`LockGuard::keep_alive`]) and to look up host
-/// names ([`Builder::resolver`]). A calling thread sends its own commands and, while it waits, runs
-/// the event loop for all threads. So the client connects, notices a lost connection and reconnects
+/// thread of its own, except to renew locks ([`LockGuard::keep_alive`]) and to look up host names
+/// ([`Builder::resolver`]). A calling thread sends its own commands and, while it waits, runs the
+/// event loop for all threads. So the client connects, notices a lost connection and reconnects
 /// only during calls.
 ///
 /// A logger may block or panic; that affects only the thread that logs. A thread calls the logger
@@ -81,9 +81,9 @@ const SLACK: Duration = Duration::from_millis(10);
 /// - `try_lock`, [`swap`](Redlock::swap) and [`unlock`](LockGuard::unlock): after
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
 ///   [`node_timeout`](crate::Builder::node_timeout); twice that for a `swap` to a resource of the
-///   lock that is given up, and for [`release_as`](Redlock::release_as) and
+///   released lock, and for [`release_as`](Redlock::release_as) and
 ///   [`extend_as`](Redlock::extend_as), which ask the masters first; eight times that for
-///   [`Semaphore::try_acquire`], if the slots that it asks for are taken meanwhile;
+///   [`Semaphore::try_acquire`], if other clients take the slots first;
 /// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
 /// - [`connect`](crate::Builder::connect), [`ready`](Redlock::ready) and
@@ -91,13 +91,15 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// Each may be up to about 10 ms late. If another thread does not end the operation by then, the
 /// call fails with [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an
-/// extension fails with [`Expired`](crate::LockErrorKind::Expired). The client releases whatever
-/// the call has acquired, or may still acquire, as soon as a thread runs the event loop again.
+/// extension fails with [`Expired`](crate::LockErrorKind::Expired). The client releases everything
+/// that the call has acquired, or might still acquire, as soon as a thread runs the event loop
+/// again.
 ///
-/// Three delays have no bound. The calling thread itself may not be scheduled, or be blocked by the
-/// logger. Another thread may not be scheduled while it holds the mutex through which threads
-/// exchange their requests. And [`nodes`](Redlock::nodes), [`stats`](Redlock::stats) and
-/// [`times`](Redlock::times) wait for a thread that runs the event loop without a limit.
+/// Three delays have no bound. The operating system might not schedule the calling thread, or the
+/// logger might block it. The system might not schedule another thread while it holds the mutex
+/// through which threads exchange their requests. And [`nodes`](Redlock::nodes),
+/// [`stats`](Redlock::stats) and [`times`](Redlock::times) wait for a thread that runs the event
+/// loop without a limit.
 ///
 /// After `fork`, the client belongs to the parent: in the child every operation fails with
 /// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing. A server that forks
@@ -180,26 +182,26 @@ impl Redlock {
     /// in [`try_lock_for`](Redlock::try_lock_for).
     ///
     /// # Errors
-    /// - [`Contended`](crate::LockErrorKind::Contended): another holder has the lock, maybe in this
-    ///   client; try again later.
+    /// - [`Contended`](crate::LockErrorKind::Contended): another holder has the lock, perhaps in
+    ///   this client; try again later.
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters gave a vote. They were
     ///   down, slow, refused or in quarantine; the error gives the reason for each. With
-    ///   quarantine, [`ready_in`](LockError::ready_in) says how long to wait.
+    ///   quarantine, [`ready_in`](LockError::ready_in) returns how long to wait.
     /// - [`Expired`](crate::LockErrorKind::Expired): the quorum took longer than the validity; use
     ///   a longer TTL.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
     ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): correct the argument.
-    /// - [`ReservedResource`](crate::LockErrorKind::ReservedResource): the key is that of the
+    /// - [`ReservedResource`](crate::LockErrorKind::ReservedResource): the key belongs to the
     ///   [counters](Builder::fencing_key) for fencing tokens; use another name.
     /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has 131,072 operations in
     ///   flight; wait until some have completed.
     /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random
     ///   bytes.
     /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
-    /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that made
-    ///   the client; make a new client in this process.
+    /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that
+    ///   created the client; create a client in this process.
     ///
-    /// After any error, the client itself deletes whatever the attempt left on the masters.
+    /// After any error, the client itself deletes the keys that the attempt left on the masters.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
@@ -227,9 +229,9 @@ impl Redlock {
     }
 
     /// Tries for at most `wait` to take a lock for `ttl`. If another client holds it, this one
-    /// waits in a queue on the masters, and a release tells it that it may go; see
-    /// [`Waiting`](crate::settings::Waiting). Where that is not possible, it tries in as many
-    /// rounds as fit, with random delays between them.
+    /// waits in a queue on the masters, and a release notifies it; see
+    /// [`Waiting`](crate::settings::Waiting). If no queue is available, it retries after random
+    /// delays.
     ///
     /// `wait` is a hard limit. It includes connecting, all rounds and delays, and waiting for other
     /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait
@@ -241,9 +243,9 @@ impl Redlock {
     ///
     /// Threads of one client that wait for the same resource get it in the order in which they
     /// called. Only the first of them asks the masters; while one of them holds the lock, none
-    /// asks. Clients in the queue take turns, as a rule in the order of their arrival; but
-    /// [`try_lock`](Redlock::try_lock), clients of other makes and the first attempt of each call
-    /// may come first, and a lost master may change the order.
+    /// asks. Clients in the queue take turns, usually in the order of their arrival. But
+    /// [`try_lock`](Redlock::try_lock), other Redlock clients and the first attempt of each call
+    /// can come first, and a lost master can change the order.
     ///
     /// # Errors
     /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round; and
@@ -274,7 +276,7 @@ impl Redlock {
     }
 
     /// Takes a lock as [`try_lock_for`](Redlock::try_lock_for) does, renews it while `work` runs,
-    /// and releases it. If `work` panics, the lock is released, too.
+    /// and releases it, even if `work` panics.
     ///
     /// `work` should call [`KeptLock::check`] between its steps, and stop if that fails. The lock
     /// is renewed with the [default settings](crate::KeepAlive), for at most an hour; for others,
@@ -285,10 +287,10 @@ impl Redlock {
     ///
     /// # Errors
     /// - The errors of `try_lock_for`, and of [`LockGuard::keep_alive`]: `work` was not called.
-    /// - The error of `work`. It can be [`Error`], [`std::io::Error`], a box, or a type of yours
-    ///   that is `From<muxlock::Error>`.
+    /// - The error of `work`. It can be [`Error`], [`std::io::Error`], a box, or your own type that
+    ///   is `From<muxlock::Error>`.
     /// - [`Error::Lost`], if the lock was lost before `work` ended, although `work` succeeded, or
-    ///   if the release found no lock: another holder may have worked at the same time.
+    ///   if the release found no lock: another holder might have worked at the same time.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
@@ -327,11 +329,11 @@ impl Redlock {
 
     /// Ends all waits for locks, of all clones and threads, with
     /// [`Closed`](crate::LockErrorKind::Closed). From then on, this client begins no acquisition. A
-    /// lock that was granted, but not returned yet, is released, or returned. Locks that are held
-    /// stay: they can be extended, kept alive, handed over and released.
+    /// lock that was granted, but not returned yet, is either released or returned. Locks that are
+    /// held stay: they can be extended, renewed, handed over and released.
     ///
     /// Call it when a service shuts down, then finish the work that holds locks, then call
-    /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection, and may be
+    /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection and can be
     /// called in a signal handler, like [`Waiter::cancel`]. In a forked process it does nothing.
     pub fn close(&self) {
         if self.is_home() {
@@ -344,9 +346,9 @@ impl Redlock {
         self.shared.signals.is_closed()
     }
 
-    /// Takes over a lock that [`LockGuard::into_parts`] gave up, in this client or in another one.
-    /// Both clients must list the same masters in the same order, with the same key prefix; this is
-    /// not checked.
+    /// Takes over a lock from [`LockGuard::into_parts`], of this client or another one. Both
+    /// clients must list the same masters in the same order, with the same key prefix; this is not
+    /// checked.
     ///
     /// This sends nothing and does not change the validity, because the parts contain their
     /// deadline. The parts may come from another process of this machine, as
@@ -354,8 +356,8 @@ impl Redlock {
     ///
     /// # Errors
     /// [`Expired`](crate::LockErrorKind::Expired) if that deadline has passed; the client then
-    /// releases whatever may be left. [`Forked`](crate::LockErrorKind::Forked) if this client
-    /// belongs to the parent process; make a new client.
+    /// releases any keys that are left. [`Forked`](crate::LockErrorKind::Forked) if this client
+    /// belongs to the parent process; create a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
         if !self.is_home() {
             return Err(LockError::forked());
@@ -364,18 +366,18 @@ impl Redlock {
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
-    /// Asks every master who holds the resource, without taking the lock: for people and for
+    /// Asks every master for the holder of the resource, without taking the lock: for operators and
     /// monitoring. It waits until each has answered or failed, at most
     /// [`connect_timeout`](crate::Builder::connect_timeout) +
-    /// [`node_timeout`](crate::Builder::node_timeout), also if most have answered.
+    /// [`node_timeout`](crate::Builder::node_timeout), even if most have already answered.
     ///
-    /// The answer is past when you read it. Do not work because a resource is free: take the lock.
-    /// It shows a [fingerprint](crate::LockToken::fingerprint) of the key's value, never the value:
-    /// that is the holder's token, or the [value of the caller's](Redlock::try_lock_as). Of a
-    /// permit, ask for the slot, which is the guard's [`resource`](LockGuard::resource). Of a
-    /// resource that readers share, it says that the key has another type, and names no holder.
-    /// Masters in quarantine answer, too. Each master reads the key's whole value, so do not
-    /// ask for keys with large values of other programs.
+    /// The answer can be outdated when you read it. Do not rely on it: take the lock. It shows a
+    /// [fingerprint](crate::LockToken::fingerprint) of the key's value, never the value, which is
+    /// the holder's token or an [owner value](Redlock::try_lock_as). For a permit, pass the slot's
+    /// name, which is the guard's [`resource`](LockGuard::resource). For a resource with readers,
+    /// it reports that the key has another type and names no holder. Masters in quarantine also
+    /// answer. Each master reads the key's whole value, so avoid keys of other programs with large
+    /// values.
     ///
     /// ```no_run
     /// # let redlock = muxlock::Redlock::connect(["redis://10.0.0.1"])?;
@@ -389,10 +391,9 @@ impl Redlock {
     ///
     /// # Errors
     /// [`InvalidResource`](crate::LockErrorKind::InvalidResource),
-    /// [`Overloaded`](crate::LockErrorKind::Overloaded),
-    /// [`Forked`](crate::LockErrorKind::Forked); and
-    /// [`Unavailable`](crate::LockErrorKind::Unavailable) if another thread of this client was
-    /// delayed. If masters did not answer, that is no error: the inspection says it for each.
+    /// [`Overloaded`](crate::LockErrorKind::Overloaded), [`Forked`](crate::LockErrorKind::Forked);
+    /// and [`Unavailable`](crate::LockErrorKind::Unavailable) if another thread of this client was
+    /// delayed. Missing answers are no error: the inspection lists them.
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, LockError> {
         self.look_at(Resource::new(resource)?)
     }
@@ -434,15 +435,15 @@ impl Redlock {
     /// ```
     ///
     /// # Errors
-    /// Each error reports for each master why it gives no vote.
+    /// Each error lists the reason for each master that gives no vote.
     ///
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters can vote. If they are
     ///   in quarantine for longer than `timeout`, the call returns at once, and
-    ///   [`ready_in`](LockError::ready_in) says how long to wait.
-    /// - [`TimedOut`](crate::LockErrorKind::TimedOut): the timeout ended while masters that could
-    ///   be a quorum were still connecting; use a longer one.
+    ///   [`ready_in`](LockError::ready_in) returns how long to wait.
+    /// - [`TimedOut`](crate::LockErrorKind::TimedOut): the timeout ended while enough masters for a
+    ///   quorum were still connecting; use a longer timeout.
     /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
-    /// - [`Forked`](crate::LockErrorKind::Forked): make a new client in this process.
+    /// - [`Forked`](crate::LockErrorKind::Forked): create a client in this process.
     pub fn ready(&self, timeout: Duration) -> Result<(), LockError> {
         if !self.is_home() {
             return Err(LockError::forked());
@@ -464,7 +465,7 @@ impl Redlock {
     /// [`Idle`](crate::node::NodeState::Idle). For a readiness probe, use
     /// [`ready`](Redlock::ready).
     ///
-    /// Empty in a process that was forked from the one that made this client.
+    /// Empty in a process that was forked from the one that created this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.look(Order::Watch(Watch::Nodes), |outcome| match outcome {
             Outcome::Nodes(nodes) => nodes,
@@ -490,7 +491,7 @@ impl Redlock {
         })
     }
 
-    /// How many masters make a quorum: more than half of those listed.
+    /// The number of masters in a quorum: more than half of the list.
     pub fn quorum(&self) -> usize {
         self.shared.config.quorum()
     }
@@ -500,9 +501,9 @@ impl Redlock {
     /// the last clone of a client waits for nothing. Releases that wait for an unreachable master
     /// count as unanswered until their keys have expired.
     ///
-    /// Returns the number of commands still unanswered: zero if all is done. Masters that are down
-    /// or frozen leave some; what was not released ends with its TTL. Returns 1 if the number is
-    /// unknown because the thread that ran the event loop was delayed.
+    /// Returns the number of commands that are still unanswered. Masters that are down or frozen
+    /// leave some; keys that were not released expire. If the thread that ran the event loop was
+    /// delayed, the number is unknown, and the call returns 1.
     ///
     /// It closes no connection, and the client can be used afterwards.
     pub fn shutdown(&self, timeout: Duration) -> usize {

@@ -12,7 +12,7 @@ use crate::proto::Released;
 use crate::resource::Resource;
 
 impl Redlock {
-    /// A lock of this resource that a thread may take again while it holds it: see [`Reentrant`].
+    /// A lock on this resource that a thread can take again while it holds it: see [`Reentrant`].
     ///
     /// # Errors
     /// [`InvalidResource`](crate::LockErrorKind::InvalidResource): use another name.
@@ -39,11 +39,11 @@ impl Redlock {
     }
 }
 
-/// A lock that the thread that holds it may take again through the same handle, or a clone of it.
-/// It is released with the last of its guards, whatever their order.
+/// A lock that its thread can take again through the same handle, or a clone of it. It is released
+/// when the last of its guards is dropped, in any order.
 ///
-/// The masters see one plain lock. What is counted is counted in this process only, by thread: a
-/// count on the masters would be wrong on each of them that missed one step.
+/// The masters see one plain lock. The guards are counted in this process, by thread, because a
+/// count on a master would be wrong as soon as that master missed one step.
 #[derive(Clone)]
 pub struct Reentrant(Arc<Shared>);
 
@@ -76,13 +76,13 @@ impl Shared {
 }
 
 impl Reentrant {
-    /// Takes the lock as [`Redlock::try_lock`] does; or, if this thread holds it, takes it once
-    /// more. Then no master is asked, unless less than `ttl` is left of its validity: it is
-    /// extended to `ttl` first.
+    /// Takes the lock as [`Redlock::try_lock`] does. If this thread already holds it, the call
+    /// takes it once more without asking a master. Exception: if less than `ttl` is left of its
+    /// validity, it is extended to `ttl` first.
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]. If this thread holds the lock, the same as
-    /// [`LockGuard::extend`]: the guards that it has keep what validity they have.
+    /// [`LockGuard::extend`]: its guards keep their validity.
     pub fn try_lock(&self, ttl: Duration) -> Result<ReentrantGuard, LockError> {
         self.try_lock_for(ttl, Duration::ZERO)
     }
@@ -138,8 +138,7 @@ impl ReentrantGuard {
         self.lock.0.with_own(|hold| hold.lock.remaining()).unwrap_or_default()
     }
 
-    /// Whether the lock is valid right now. This is a hint (R21), as for
-    /// [`LockGuard::is_valid`].
+    /// Whether the lock is valid right now. This is a hint, as for [`LockGuard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.lock.0.with_own(|hold| hold.lock.is_valid()).unwrap_or_default()
     }

@@ -12,30 +12,29 @@ use crate::resource::Resource;
 use crate::sys::clock::Clock;
 
 impl Redlock {
-    /// Releases `held`, and tries once to take a lock on `next` for `ttl`, as
+    /// Releases `held` and tries once to take a lock on `next` for `ttl`, as
     /// [`try_lock`](Redlock::try_lock) does. Both commands leave in one write to each master, the
-    /// release in front. So a client that goes from lock to lock needs half the round trips of
-    /// [`unlock`](LockGuard::unlock) and `try_lock`.
+    /// release first. So a client that moves from one lock to the next needs half the round trips
+    /// of [`unlock`](LockGuard::unlock) and `try_lock`.
     ///
-    /// The release is that of a dropped guard: it is sent in any case, whatever happens to the
-    /// acquisition, and no result of it is waited for. So nothing says whether `held` was held to
-    /// the end; where that matters, use `unlock`. The two locks are never held together: if `next`
-    /// is refused, both are gone.
+    /// As with a dropped guard, the release is sent in any case, and the call does not wait for its
+    /// result. To learn whether `held` was held to the end, use `unlock` instead. The two locks are
+    /// never held together: if `next` is refused, you hold neither.
     ///
     /// On success `next` is held as after `try_lock`. Its validity counts from before the first
     /// byte of either command.
     ///
-    /// - `held` may be of any form, and may have a fencing token. A
-    ///   [`Fenced`](crate::Fenced) guard gives it with [`into_inner`](crate::Fenced::into_inner), a
-    ///   lock that is kept alive with [`stop`](crate::KeptLock::stop). `next` is one plain lock
-    ///   without a fencing token; for other kinds, drop the guard and take the next lock.
-    /// - If `held` belongs to another client, it is dropped there, and the next lock is taken as
-    ///   ever, without a wait for the release: the same name may still be refused.
+    /// - `held` can be any kind of lock, with or without a fencing token. Get it from a
+    ///   [`Fenced`](crate::Fenced) guard with [`into_inner`](crate::Fenced::into_inner), and from a
+    ///   renewed lock with [`stop`](crate::KeptLock::stop). `next` is one plain lock without a
+    ///   fencing token; for other kinds, drop the guard and take the next lock.
+    /// - If `held` belongs to another client, it is dropped there, and the next lock is taken
+    ///   without waiting for that release: the same name can still be refused.
     /// - If `next` is one of the resources of `held`, the call first waits for the result of the
-    ///   release. Otherwise no client that waits for the resource could come between.
-    /// - A lock that was got through a queue ([`Waiting`](crate::settings::Waiting)) is handed on
-    ///   at one master by a command of its own, which may take a second write. The order is the
-    ///   same.
+    ///   release, so that waiting clients get a turn.
+    /// - If `held` was acquired through a queue ([`Waiting`](crate::settings::Waiting)), one master
+    ///   gets a separate command that notifies the next client, which can take a second write. The
+    ///   order is the same.
     ///
     /// In your own event loop, a [`Multiplexer`](crate::Multiplexer) does the same: call
     /// [`abandon`](crate::Multiplexer::abandon), then [`try_lock`](crate::Multiplexer::try_lock),

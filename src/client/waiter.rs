@@ -49,8 +49,8 @@ impl Waiter {
     ///
     /// # Errors
     /// The same as `try_lock_for`; and [`Cancelled`](crate::LockErrorKind::Cancelled) if the waiter
-    /// was cancelled, before or during this call. The client releases whatever the attempt has
-    /// acquired.
+    /// was cancelled, before or during this call. The client releases everything that the attempt
+    /// has acquired.
     pub fn try_lock_for(
         &self,
         resource: impl AsRef<[u8]>,
@@ -100,8 +100,8 @@ impl Waiter {
     }
 
     /// Ends every wait of this waiter and its clones with
-    /// [`Cancelled`](crate::LockErrorKind::Cancelled), also those that begin later. A lock that was
-    /// granted, but not returned yet, is released, or returned.
+    /// [`Cancelled`](crate::LockErrorKind::Cancelled), including waits that start later. A lock
+    /// that was granted, but not returned yet, is either released or returned.
     ///
     /// It waits for nothing. It takes no mutex and allocates nothing, so a signal handler may call
     /// it. The waits end as soon as a thread runs the event loop. In a forked process it ends only

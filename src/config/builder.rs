@@ -84,43 +84,42 @@ impl Builder {
     /// An address has at most 4,096 bytes.
     ///
     /// The last `@` ends the password. In a password, write `%25` for `%`. If it is not clear where
-    /// the password ends, the address is refused: then percent-encode `@`, `/`, `?` and `#`, too.
-    /// In the path of a Unix socket, `@ : , ; & =` and white space must be percent-encoded. An
-    /// error shows the scheme, host, port and path of an address that it refuses, and nothing else,
-    /// because the rest may be a password.
+    /// the password ends, the address is refused: then percent-encode `@`, `/`, `?` and `#` as
+    /// well. In the path of a Unix socket, `@ : , ; & =` and white space must be percent-encoded.
+    /// An error shows only the scheme, host, port and path of the refused address, because the rest
+    /// could be a password.
     ///
     /// With the feature `tls`, `rediss://` (or `valkeys://`) is the same as `redis://` over TLS 1.2
-    /// or 1.3. The client sends nothing before it has verified the server, and never connects
-    /// without TLS instead. The port is 6379 there, too. More parameters, which may be
-    /// percent-encoded:
+    /// or 1.3. The client sends nothing before it has verified the server, and never falls back to
+    /// a connection without TLS. The default port is 6379 as well. More parameters, whose values
+    /// can be percent-encoded:
     ///
     /// - `ca=FILE` names a file with the trusted roots, as PEM. They replace those of the system.
     /// - `cert=FILE` and `key=FILE` name the client's certificate and its key, as PEM.
-    /// - `server_name=NAME` is the name that the server's certificate must have, instead of the
-    ///   host. An IP address must be in the certificate as an IP address.
+    /// - `server_name=NAME` is the certificate name to expect, instead of the host. An IP address
+    ///   must be in the certificate as an IP address.
     /// - `verify=no` trusts every server, so the connection is not protected against an attacker in
     ///   the network. The client logs a warning.
     ///
-    /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of this master alone.
+    /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of only this master.
     /// With `?durable=yes` you declare that this master loses no confirmed write in a restart. The
     /// client then does not quarantine it after a restart. That requires `appendonly yes`,
-    /// `appendfsync always` and `no-appendfsync-on-rewrite no`, nothing less. The client does not
-    /// check these settings, because their present values say nothing about the values at the time
-    /// of a crash.
+    /// `appendfsync always` and `no-appendfsync-on-rewrite no`; weaker settings are not enough. The
+    /// client does not check these settings, because they could have changed before a crash.
     ///
-    /// The client uses a numeric IP address directly. It looks a host name up before each
-    /// connection, so a master may return under another address: see
+    /// The client uses a numeric IP address directly. It looks up a host name before each
+    /// connection, so a master can return under another address: see
     /// [`resolver`](Builder::resolver).
     ///
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]..]/name[?db=n]` is one master
-    /// with replicas, at most 16 of whose Sentinels are listed, with the name that they have for
-    /// it. The client asks them where the master is before each connection, and once a second
-    /// while it is connected. A failover may lose locks; the client waits until they are over. That
-    /// needs settings of the servers: see `docs/sentinel.md`.
-    /// `sentinel_user` and `sentinel_password` are parameters for the Sentinels themselves.
+    /// with replicas that Sentinels monitor under this name. List up to 16 Sentinels. The client
+    /// asks them for the master's address before each connection, and once a second while it is
+    /// connected. A failover can lose locks; the client waits until those locks have expired. That
+    /// needs server settings: see "Sentinel" in the guide. The parameters `sentinel_user` and
+    /// `sentinel_password` are for the Sentinels themselves.
     ///
-    /// All clients of a resource must list the same masters (R35), in the same order if locks are
-    /// handed over. The masters must be independent: no replicas, no cluster, no failover behind an
+    /// All clients of a resource must list the same masters, in the same order if locks are handed
+    /// over. The masters must be independent: no replicas, no cluster, no failover behind an
     /// address.
     pub fn node(mut self, url: impl Into<String>) -> Builder {
         self.nodes.push(url.into());
@@ -137,10 +136,10 @@ impl Builder {
         self
     }
 
-    /// Adds the masters of a list such as `"redis://10.0.0.1, redis://10.0.0.2"`, maybe from an
-    /// environment variable: separated by commas, semicolons or white space. Each begins with its
-    /// scheme; what does not belongs to the address before, because it may be the rest of a
-    /// password. See [`node`](Builder::node).
+    /// Adds the masters of a list such as `"redis://10.0.0.1, redis://10.0.0.2"`, for example from
+    /// an environment variable. Commas, semicolons or white space separate the addresses. Every
+    /// address starts with its scheme. Text without a scheme counts as part of the previous
+    /// address, because a password can contain a separator. See [`node`](Builder::node).
     ///
     /// ```
     /// use muxlock::Redlock;
@@ -153,12 +152,13 @@ impl Builder {
         self.nodes(super::url::addresses(list))
     }
 
-    /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.
+    /// How long to wait for the answer of a node before its vote counts as missing; 50 ms if not
+    /// set.
     ///
-    /// Choose it far below any TTL in use: it limits how long an attempt waits if so many nodes are
-    /// slow that the others are no quorum. Choose it above the round trip to each master that
-    /// should vote. From 100 µs to one minute. On Linux, timeouts below 10 ms are accurate to a few
-    /// tens of microseconds; elsewhere they are rounded up to a millisecond.
+    /// Choose it far below any TTL in use: it limits how long an attempt waits if a majority of the
+    /// nodes is slow. Choose it above the round trip to each master that should vote. From 100 µs
+    /// to one minute. On Linux, timeouts below 10 ms are accurate to a few tens of microseconds;
+    /// elsewhere they are rounded up to a millisecond.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Builder {
         self.node_timeout = node_timeout;
         self
@@ -183,25 +183,25 @@ impl Builder {
         self
     }
 
-    /// The fraction of a TTL by which the clocks of client and masters may drift apart; 0.01 if not
+    /// The fraction of a TTL by which the clocks of client and masters can drift apart; 0.01 if not
     /// set. From 0 to below 1.
     ///
-    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster, unless its `maxslewrate`
-    /// is low. Use 0.1 if it may. The validity of a lock is shorter than its TTL by this fraction
-    /// and 2 ms.
+    /// 1 % covers the rate corrections of NTP. Chrony can correct faster, unless its `maxslewrate`
+    /// is low; then use 0.1. The validity of a lock is shorter than its TTL by this fraction and 2
+    /// ms.
     pub fn drift_factor(mut self, drift_factor: f64) -> Builder {
         self.drift_factor = drift_factor;
         self
     }
 
     /// A prefix for every key, before the resource name; at most 256 bytes. Empty if not set: then
-    /// the keys are the same as those of other Redlock clients, so that both exclude each other.
+    /// the keys are the same as in other Redlock clients, and both exclude each other.
     pub fn key_prefix(mut self, key_prefix: impl Into<Vec<u8>>) -> Builder {
         self.key_prefix = key_prefix.into();
         self
     }
 
-    /// The longest TTL that a lock may have; 30 s if not set. A longer one fails with
+    /// The longest TTL of a lock; 30 s if not set. A longer one fails with
     /// [`InvalidTtl`](crate::LockErrorKind::InvalidTtl). At most 2^31 - 1 ms.
     ///
     /// The client also assumes that no lock of another client has a longer TTL: it ignores a
@@ -215,7 +215,7 @@ impl Builder {
         self
     }
 
-    /// How the client treats masters that may have forgotten a lock; see [`RestartGuard`].
+    /// How the client treats masters that might have forgotten a lock; see [`RestartGuard`].
     ///
     /// The guard is on if this is not set. A master that was just started then does not vote for
     /// [`max_ttl`](Builder::max_ttl) plus about 1.3 s (with the default settings). Switch the guard
@@ -225,25 +225,24 @@ impl Builder {
         self
     }
 
-    /// The name of a key on each master; if the key is gone, the client knows that the master was
-    /// flushed. None if not set; 1 to 256 bytes. The [`key_prefix`](Builder::key_prefix) is not
-    /// added.
+    /// The name of a key on each master that detects `FLUSHALL`: if the key is missing, the client
+    /// treats the master as flushed. None if not set; 1 to 256 bytes. The
+    /// [`key_prefix`](Builder::key_prefix) is not added.
     ///
-    /// With a marker, the client acquires a lock with a script, which sets the lock's key and
-    /// checks the marker in one step. If the marker is gone, the data was flushed, for example by
-    /// `FLUSHALL`, which the client cannot detect in another way. The script then sets the marker
-    /// again, and the client quarantines the master as after a restart. All clients with the same
-    /// marker quarantine it until about the same moment, so they must have the same
-    /// [`max_ttl`](Builder::max_ttl). With [`RestartGuard::Off`] the script still keeps new locks
-    /// from counting for that time.
+    /// With a marker, the client acquires a lock with a script that sets the lock's key and checks
+    /// the marker in one step. If the marker is missing, the script sets it again, and the client
+    /// quarantines the master as after a restart. There is no other way to detect a flush. All
+    /// clients with the same marker quarantine it until about the same moment, so they must have
+    /// the same [`max_ttl`](Builder::max_ttl). With [`RestartGuard::Off`] the script still keeps
+    /// new locks from counting for that time.
     ///
     /// **When you set a marker for the first time**, it is missing on every master. So clients with
     /// the marker get no lock for a full quarantine. To avoid that, start one client with it early
     /// and let it try to take a lock.
     ///
     /// The cost is a script instead of a plain `SET`, and one key without a time to live on each
-    /// master. The script calls `TIME`: without the permission for it, a master never votes. The
-    /// marker does not detect the deletion of a single key.
+    /// master. The script calls `TIME`, so the client's user needs that permission. The marker does
+    /// not detect the deletion of a single key.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.flush_marker = Some(key.into());
         self
@@ -253,27 +252,27 @@ impl Builder {
     /// the locks; `muxlock:fence` if not set. 1 to 256 bytes. The
     /// [`key_prefix`](Builder::key_prefix) is not added.
     ///
-    /// **All clients of a resource must have the same key.** Nothing may expire, evict or delete
+    /// **All clients of a resource must have the same key.** No program may expire, evict or delete
     /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A resource with
-    /// this key cannot be locked (F4). Only acquisitions with a fencing token use it.
+    /// this key cannot be locked. Only acquisitions with a fencing token use it.
     pub fn fencing_key(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.fencing_key = key.into();
         self
     }
 
-    /// Whether extensions, including automatic renewals, set a missing key on masters that have
-    /// lost it. Off if not set. See [`Heal`] for the requirements.
+    /// Whether extensions, including automatic renewals, recreate a missing key on masters that
+    /// have lost it. Off if not set. See [`Heal`] for the requirements.
     pub fn heal(mut self, heal: Heal) -> Builder {
         self.heal = heal;
         self
     }
 
     /// Replaces the lookup of host names; the system's lookup if not set. The function gets the
-    /// name and the configured port, and may return addresses with other ports. It is for service
+    /// name and the configured port. It can return addresses with other ports. It is for service
     /// discovery and for tests.
     ///
     /// The client calls it before each connection to a node whose address is a name, never for a
-    /// numeric address or a Unix socket. The function may block: each lookup runs on its own
+    /// numeric address or a Unix socket. The function can block: each lookup runs on its own
     /// thread, which ends with it. A node has at most one lookup at a time. If a lookup takes
     /// longer than the [`connect_timeout`](Builder::connect_timeout), the node gives no vote
     /// ([`Phase::Lookup`](crate::node::Phase::Lookup)). The lookup continues, and the next
@@ -318,10 +317,10 @@ impl Builder {
         self
     }
 
-    /// Checks the settings, and reads the files that addresses name. No host name is looked up.
+    /// Checks the settings and reads the files that addresses name. It looks up no host name.
     ///
     /// # Errors
-    /// A [`ConfigError`] that names the wrong value. Nothing is sent to any master.
+    /// A [`ConfigError`] that names the wrong value. The client sends nothing to any master.
     pub fn config(&self) -> Result<Config, ConfigError> {
         Config::check(self)
     }

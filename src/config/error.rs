@@ -15,18 +15,18 @@ pub enum ConfigError {
     NoNodes,
     /// More nodes were given than [`NODES_MAX`].
     TooManyNodes {
-        /// How many were given.
+        /// The number of nodes.
         nodes: usize,
     },
     /// An address does not parse.
     Url {
-        /// What was understood of the address: its scheme, and its host and port, or path. The rest
-        /// may be a password. Empty if nothing was understood.
+        /// The part of the address that parsed: its scheme, and its host and port, or its path. The
+        /// rest is left out, because it could be a password. Empty if no part parsed.
         url: String,
-        /// What is wrong with the address, and which one it is, if there are several.
+        /// The error in the address, and its position in a list of several.
         reason: String,
     },
-    /// Two nodes are the same server: its vote would count twice (R34).
+    /// Two nodes are the same server, so its vote would count twice.
     Duplicate {
         /// The node listed first.
         first: String,
@@ -78,7 +78,7 @@ pub enum ConfigError {
     },
     /// TLS cannot be set up: a file or a setting for it is wrong.
     Tls {
-        /// Which file or setting, of which node, and what is wrong with it.
+        /// The node, the file or setting, and the error in it.
         reason: String,
     },
     /// The operating system did not provide a resource that the event loop needs, such as a file

@@ -187,17 +187,17 @@ impl Config {
         })
     }
 
-    /// How many masters there are.
+    /// The number of masters.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many masters make a quorum: more than half of them.
+    /// The number of masters in a quorum: more than half of them.
     pub fn quorum(&self) -> usize {
         quorum::quorum(self.nodes.len())
     }
 
-    /// How long one node may take to answer; see [`Builder::node_timeout`].
+    /// How long to wait for the answer of a node; see [`Builder::node_timeout`].
     pub fn node_timeout(&self) -> Duration {
         self.node_timeout
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first`, and doubles with every
 /// round up to `most`. But it is at least three times the smoothed time to a quorum of answers,
-/// even if that is more than `most` (R9). So clients that collided are unlikely to collide again.
+/// even if that is more than `most`. So clients that collided are unlikely to collide again.
 ///
 /// ```
 /// use muxlock::settings::Retry;
@@ -56,36 +56,35 @@ impl Default for Retry {
 
 /// How a client waits for a lock that others hold.
 ///
-/// It is about waiting between clients: acquisitions of one [`Redlock`](crate::Redlock) or
-/// [`Multiplexer`](crate::Multiplexer) that wait for the same resource queue in the order of their
-/// arrival in any case.
+/// The setting is for waiting between clients. Acquisitions of the same [`Redlock`](crate::Redlock)
+/// or [`Multiplexer`](crate::Multiplexer) that wait for the same resource always get it in the
+/// order of their arrival.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// In a queue on one of the masters. A client that releases the lock tells the next one, so
-    /// nobody has to ask again and again. Where no master allows it, or if this client's user may
-    /// not, it falls back to [`Retry`](Waiting::Retry), and the client says so once in the log and
-    /// in [`NodeStatus::queue`](crate::node::NodeStatus::queue). The default.
+    /// In a queue on one of the masters. A client that releases the lock notifies the next one, so
+    /// waiting clients send no lock attempts. If no server supports it, or the user lacks the
+    /// permissions, the client falls back to [`Retry`](Waiting::Retry). It reports this once in the
+    /// log and in [`NodeStatus::queue`](crate::node::NodeStatus::queue). The default.
     #[default]
     Queue,
     /// Rounds with random delays between them; see [`Retry`](crate::settings::Retry).
     Retry,
 }
 
-/// How the client treats a master that may have forgotten a lock that is still held.
+/// How the client treats a master that might have forgotten a lock that is still held.
 ///
 /// A master that was restarted without its data would grant such a lock a second time. The guard
-/// puts it into quarantine: its votes do not count until every lock that it may have forgotten has
-/// expired. That takes [`max_ttl`](crate::Builder::max_ttl), plus the clock drift on it, plus one
-/// second because servers report their age in whole seconds. By default, the age that the server
-/// reports is subtracted. The algorithm calls this "delayed restarts"; here the client waits
-/// instead of the operator. The guard also covers a replica that was promoted, a master whose wall
-/// clock was seen to jump forward, and a master whose
-/// [`flush_marker`](crate::Builder::flush_marker) is gone.
+/// puts it into quarantine: its votes do not count until every lock that it might have forgotten
+/// has expired. That takes [`max_ttl`](crate::Builder::max_ttl), plus the clock drift on it, plus
+/// one second because servers report their age in whole seconds. By default, the age that the
+/// server reports is subtracted. The algorithm calls this "delayed restarts"; here the client waits
+/// instead of the operator. The guard also covers a promoted replica, a master whose wall clock
+/// jumped forward, and a master whose [`flush_marker`](crate::Builder::flush_marker) is missing.
 ///
 /// The client still sends every command to a node in quarantine, so that the keys on it block other
-/// clients once it votes again. It ignores the answers, even those to extensions: another client
-/// that is about to win a lock may still count a vote that the node gave before the restart.
+/// clients once it votes again. It ignores the answers, even to extensions, because another client
+/// might still count a vote that the node gave before the restart.
 ///
 /// The guard protects a resource only if every client of it uses the guard, and no lock's TTL
 /// exceeds the `max_ttl` of any client.
@@ -97,32 +96,31 @@ pub enum RestartGuard {
     #[default]
     Uptime,
     /// A master votes only after this client has seen its process for the whole quarantine. The
-    /// client trusts no reported age. The price: after each of its own starts, it waits that long.
+    /// client trusts no reported age, so it waits that long after each of its own starts.
     OwnObservation,
-    /// No quarantine, whatever happened to a master, except after a flush that its
-    /// [`flush_marker`](crate::Builder::flush_marker) shows. For development, where masters are
-    /// used as soon as they are started, and for masters that the operator knows to be safe.
+    /// No quarantine, except after a flush that the [`flush_marker`](crate::Builder::flush_marker)
+    /// detects. For development, where masters are used right after their start, and for masters
+    /// that the operator knows to be safe.
     Off,
 }
 
-/// What an extension does on a master that does not have the lock.
+/// Whether an extension recreates the key on a master that does not have it.
 ///
-/// A master that is restarted without its data loses the locks it has granted, so extensions fail
-/// there. If all masters of a majority are restarted, one after the other, a lock that is held
-/// throughout can no longer be extended, even with frequent renewals. Healing is for long-lived
-/// locks on masters that are restarted in turn.
+/// A master that restarts without its data loses the locks that it has granted, so extensions fail
+/// there. If a majority of the masters restarts, one after the other, a long-held lock can no
+/// longer be extended, even with frequent renewals. Healing keeps such locks.
 ///
-/// Healing requires the [`RestartGuard`] on every master. A restored key must not count while
-/// another client may still count a vote from before the loss of data. So it counts only after the
-/// master's quarantine. If so many masters restart within that time that no quorum has the lock, it
-/// is lost, as without healing. Make sure that an extension runs between the end of one master's
-/// quarantine and the restart of the next.
+/// Healing requires the [`RestartGuard`] on every master. A recreated key must not count while
+/// another client might still count a vote from before the loss of data. So it counts only after
+/// the master's quarantine. If a majority restarts within that time, the lock is lost, as without
+/// healing. Make sure that an extension runs between the end of one master's quarantine and the
+/// restart of the next.
 ///
 /// With a [`flush_marker`](crate::Builder::flush_marker), an extension checks it as an acquisition
-/// does. All processes that a lock is passed between should use the same setting.
+/// does. Processes that pass a lock to each other should use the same setting.
 ///
-/// With healing, an operator cannot revoke a renewed lock by deleting its keys: the next extension
-/// sets them again, unless another client takes the lock before.
+/// With healing, deleting the keys does not revoke a renewed lock: the next extension sets them
+/// again, unless another client takes the lock first.
 ///
 /// ```
 /// use muxlock::Redlock;
@@ -142,8 +140,8 @@ pub enum Heal {
     #[default]
     Off,
     /// The extension sets the key there with the same token and the requested TTL, unless the key
-    /// holds another token. So masters that were unreachable, or refused, when the lock was taken
-    /// get the key too.
+    /// holds another token. So masters that were unreachable when the lock was taken, or refused
+    /// it, get the key as well.
     On,
 }
 

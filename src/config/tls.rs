@@ -65,19 +65,18 @@ impl Tls {
         self
     }
 
-    /// The client's certificate, followed by intermediate certificates if there are any, and its
-    /// private key, each as PEM. The key must not be encrypted.
+    /// The client's certificate, followed by any intermediate certificates, and its private key,
+    /// each as PEM. The key must not be encrypted.
     pub fn client_cert_pem(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
         self.client = Some((cert.into(), key.into()));
         self
     }
 
-    /// Settings of your own, for what there is no setting here, such as revocation lists or a key
-    /// in a hardware module. Not together with the other settings, and not together with `ca=`,
-    /// `cert=`, `key=` or `verify=no` in an address.
+    /// Your own settings, for needs such as revocation lists or a key in a hardware module. They
+    /// exclude the other settings, and `ca=`, `cert=`, `key=` and `verify=no` in an address.
     ///
-    /// Each node gets a copy with a session store of its own, and without early data, which an
-    /// attacker could send a second time.
+    /// Each node gets a copy with its own session store. Early data is off, because an attacker
+    /// could replay it.
     ///
     /// Semantic versioning does not cover this function until version 1.0, because the type is of
     /// [rustls] 0.23.

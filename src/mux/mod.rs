@@ -65,7 +65,7 @@ pub use standalone::Standalone;
 /// Every operation ends on its own. Use [`cancel`](Multiplexer::cancel) to end one earlier. An
 /// [`OpId`] of another multiplexer has no effect here.
 ///
-/// To find what belongs to a result, keep it in a map by [`OpId`], or in a `Vec` by
+/// To find your data for a result, keep them in a map by [`OpId`], or in a `Vec` by
 /// [`OpId::index`]. To start an operation from another thread, send it to the thread of your loop,
 /// and wake that with your own [`mio::Waker`].
 ///
@@ -167,9 +167,9 @@ impl Multiplexer {
     /// its result as [`Done::Acquired`].
     ///
     /// Acquisitions that are started before the next [`flush`](Multiplexer::flush) leave together,
-    /// and have one start together, that of the first: the validity counts from then, and so does
-    /// the `wait` of those that have one. So the clock is read once for all of them. If you do
-    /// something long between two of them, call `flush` before.
+    /// and all start at the time of the first one: their validity and their `wait` count from then.
+    /// So the clock is read once for all of them. Before long work between two of them, call
+    /// `flush`.
     ///
     /// # Errors
     /// `InvalidResource`, `InvalidTtl`, `Overloaded` or `Forked`. Nothing was started: correct the
@@ -200,10 +200,11 @@ impl Multiplexer {
         self.acquire(Resource::new(resource)?, ttl, wait, Fencing::Off)
     }
 
-    /// Starts attempts to acquire a lock of any kind: of [several resources](Resource::all), a
-    /// [share](Resource::shared) of one, [all shares](Resource::exclusive), a
-    /// [slot](Resource::slot), or one with [a value of yours](Resource::with_value). They continue
-    /// until `wait` has passed; a wait of zero is one attempt. The result is [`Done::Acquired`].
+    /// Starts attempts to acquire a lock of any kind: on [several resources](Resource::all), a
+    /// [read lock](Resource::shared), a [write lock](Resource::exclusive), a
+    /// [permit](Resource::slot), or a lock with an [owner value](Resource::with_value). They
+    /// continue until `wait` has passed; a wait of zero is one attempt. The result is
+    /// [`Done::Acquired`].
     ///
     /// # Errors
     /// The same as [`try_lock`](Multiplexer::try_lock).
@@ -281,9 +282,9 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can. Whether the lock was valid to the end is judged when the release is sent, by one
-    /// reading of the clock for all that are sent together. The result may come later by the time
-    /// that passes until the [`flush`](Multiplexer::flush).
+    /// longer can. Whether the lock was valid to the end is decided when the release is sent, by
+    /// one reading of the clock for all releases that leave together. So a late
+    /// [`flush`](Multiplexer::flush) delays the result.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
             true => {
@@ -294,8 +295,8 @@ impl Multiplexer {
         }
     }
 
-    /// Starts to ask all nodes who holds the resource, without taking it. The result is
-    /// [`Done::Inspected`], when each node has answered or failed; see
+    /// Starts to ask all nodes for the holder of the resource, without taking the lock. The result
+    /// is [`Done::Inspected`], when each node has answered or failed; see
     /// [`Redlock::inspect`](crate::Redlock::inspect).
     ///
     /// # Errors
@@ -306,19 +307,19 @@ impl Multiplexer {
         self.driver.engine_mut().inspect(Clock.now(), resource)
     }
 
-    /// Keeps a lock alive: renews it, to its TTL each time, before each third of its validity ends.
+    /// Renews a lock to its TTL, each time before a third of its validity has passed.
     ///
-    /// Each renewal is reported as [`Done::Renewed`], with the end of the new validity, and the
-    /// lock is still kept. It ends as [`Done::Lost`], which returns the lease: while some of its
-    /// validity is left if too few masters answer, or `how` allows no more. So stop the work, and
-    /// release it. The lock is lost at once if it has expired, or if its TTL exceeds
+    /// Each renewal is reported as [`Done::Renewed`], with the end of the new validity. The last
+    /// result is [`Done::Lost`], which returns the lease. If too few masters answer, or `how`
+    /// allows no more renewals, it comes while some validity is left. Stop the work, then release
+    /// the lease. The lock is lost at once if it has expired, or if its TTL exceeds
     /// [`max_ttl`](crate::Builder::max_ttl).
     ///
     /// [`cancel`](Multiplexer::cancel) stops it and returns the lease, to be released or extended.
-    /// [`kept`](Multiplexer::kept) shows the lease meanwhile. Call
-    /// [`handle_events`](Multiplexer::handle_events) and [`poll_done`](Multiplexer::poll_done) when
-    /// [`next_timeout`](Multiplexer::next_timeout) says so: nothing else renews the lock. If they
-    /// are called too late, it is lost ([`LossCause::Late`](crate::LossCause::Late)). The callback
+    /// Until then, [`kept`](Multiplexer::kept) returns the lease. Call
+    /// [`handle_events`](Multiplexer::handle_events) and [`poll_done`](Multiplexer::poll_done) at
+    /// the time of [`next_timeout`](Multiplexer::next_timeout): only these calls renew the lock. If
+    /// they come too late, it is lost ([`LossCause::Late`](crate::LossCause::Late)). The callback
     /// of [`KeepAlive::on_loss`] is not called.
     ///
     /// ```no_run
@@ -361,21 +362,21 @@ impl Multiplexer {
         }
     }
 
-    /// The lease of a lock that is kept alive, as of its last renewal; nothing in a forked process.
+    /// The lease of a renewed lock, as of its last renewal; `None` in a forked process.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
         self.home.is_here().then(|| self.driver.engine().operations().kept(id)).flatten()
     }
 
-    /// How many clients stand before this one in the queue for the lock that an acquisition waits
-    /// for. `None` if it does not wait in a queue, or was not told its place yet; see
-    /// [`Waiting`](crate::settings::Waiting). A holder that has waited in the queue stands in it,
-    /// in front.
+    /// How many clients are ahead in the queue for the lock that an acquisition waits for. `None`
+    /// if it does not wait in a queue, or its position is not known yet; see
+    /// [`Waiting`](crate::settings::Waiting). A holder that has waited in the queue counts as the
+    /// first.
     ///
-    /// Several acquisitions of this multiplexer that wait for the same resource have one place
-    /// together, that of the first; the others follow it in their order. A place is as of the last
-    /// time that a master told it: a client that waits asks every few seconds at least, and the
-    /// queue promises nothing. If the acquisition fails,
-    /// [`LockError::place`](crate::LockError::place) says the last one.
+    /// Several acquisitions of this multiplexer that wait for the same resource share the position
+    /// of the first one, and follow it in their order. The position is the last one that a master
+    /// reported. A waiting client asks for it at least every few seconds, and it can change in both
+    /// directions. If the acquisition fails, [`LockError::place`](crate::LockError::place) returns
+    /// the last one.
     ///
     /// ```no_run
     /// use muxlock::Multiplexer;
@@ -406,13 +407,13 @@ impl Multiplexer {
     ///
     /// After this call, this multiplexer sends nothing for the lease. The lease records masters
     /// that have not answered, and masters in quarantine. In extensions, the next multiplexer
-    /// ignores these masters for as long as they may have forgotten a lock. When it releases the
-    /// lock, it may have to kill this multiplexer's connection to a master that has not answered.
+    /// ignores these masters for as long as they might have forgotten a lock. When it releases the
+    /// lock, it might have to kill this multiplexer's connection to a master that has not answered.
     /// So call this after all masters have answered, if you can.
     ///
-    /// Acquisitions that wait here for the resource may now ask the masters. Without this call they
-    /// wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands, and
-    /// those that leave the lock's queue to other clients; see
+    /// Acquisitions that wait here for the resource can now ask the masters. Without this call,
+    /// they wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands,
+    /// and those that leave the lock's queue to other clients; see
     /// [`Waiting`](crate::settings::Waiting).
     pub fn let_go(&mut self, lease: &mut Lease) {
         if self.home.is_here() {
@@ -420,8 +421,8 @@ impl Multiplexer {
         }
     }
 
-    /// Starts to connect to every node that is not connected and not backing off. A readiness probe
-    /// calls it once, and then looks at [`nodes`](Multiplexer::nodes): a quorum must be
+    /// Starts to connect to every node that is neither connected nor backing off. A readiness probe
+    /// calls it once and then checks [`nodes`](Multiplexer::nodes): a quorum must be
     /// [`Ready`](crate::node::NodeState::Ready).
     pub fn connect(&mut self) {
         if self.home.is_here() {
@@ -512,7 +513,7 @@ impl Multiplexer {
         self.handle_events([]);
     }
 
-    /// How long your event loop may wait at most; `None` means without limit.
+    /// The longest time that your event loop may wait; `None` means without limit.
     pub fn next_timeout(&self) -> Option<Duration> {
         if !self.home.is_here() {
             return None;
@@ -541,10 +542,9 @@ impl Multiplexer {
         }
     }
 
-    /// Appends all results that there are, those that [`poll_done`](Multiplexer::poll_done) would
-    /// return. But it reads the clock once, at the beginning, so every returned lock is valid at
-    /// that moment. Take results so where many operations are in flight, and use the same `Vec`
-    /// again.
+    /// Appends all results that [`poll_done`](Multiplexer::poll_done) would return. But it reads
+    /// the clock once, at the beginning, so every returned lock is valid at that moment. Use it
+    /// with many operations in flight, and reuse the `Vec`.
     ///
     /// ```no_run
     /// use muxlock::Multiplexer;
@@ -569,12 +569,12 @@ impl Multiplexer {
     /// Cancels an operation immediately. [`poll_done`](Multiplexer::poll_done) no longer returns
     /// it, even if it had ended before.
     ///
-    /// - An acquisition: the client releases whatever it acquired, or may still acquire, on every
-    ///   node that it was meant for. It holds no lock afterwards.
+    /// - An acquisition: the client releases everything that it acquired, or might still acquire,
+    ///   on every node. It holds no lock afterwards.
     /// - An extension: its lease is returned, with the old deadline, or the new one if the
-    ///   extension had already succeeded. Commands that were sent still run, so the keys may live
+    ///   extension had already succeeded. Commands that were sent still run, so the keys can live
     ///   longer; a release deletes them anyway.
-    /// - A lock that is kept alive is no longer renewed; its lease is returned as for an extension.
+    /// - A renewed lock is no longer renewed; its lease is returned as for an extension.
     /// - A release: it continues, and its result is not reported.
     /// - An inspection ends.
     ///
@@ -589,9 +589,9 @@ impl Multiplexer {
         }
     }
 
-    /// How many commands have not been answered, including releases that wait for nodes that cannot
-    /// be reached. Run the loop until it is zero before the process ends, or for as long as you
-    /// like: what was not released ends with its TTL.
+    /// The number of unanswered commands, including releases that wait for unreachable nodes.
+    /// Before the process ends, run the loop until it is zero, or for as long as you like: keys
+    /// that were not released expire.
     pub fn unanswered(&self) -> usize {
         if self.home.is_here() { self.driver.engine().unanswered() } else { 0 }
     }

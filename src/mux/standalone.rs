@@ -24,7 +24,7 @@ use crate::quorum::NODES_MAX;
 /// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
 /// 3. wait until the descriptor is readable, for at most
 ///    [`next_timeout`](Multiplexer::next_timeout);
-/// 4. [`turn`](Standalone::turn), whatever ended the wait, and continue with 2.
+/// 4. call [`turn`](Standalone::turn), even after a timeout, and continue with 2.
 ///
 /// The timeout matters as much as the descriptor. Only `next_timeout` announces connections,
 /// retries and timeouts, and it is zero if a turn ended before everything was read. The outer loop
@@ -102,12 +102,12 @@ impl Standalone {
 
     /// Waits until there is something to do, for at most `limit`, and does it.
     ///
-    /// It may return early without having done anything. It does not wait while
+    /// It can return early without having done anything. It does not wait while
     /// [`poll_done`](Multiplexer::poll_done) has results.
     ///
     /// # Errors
-    /// The operating system's error. In a process forked from the one that made this, it touches
-    /// nothing and fails: make a new one in that process.
+    /// The operating system's error. In a process forked from the one that created this, it touches
+    /// nothing and fails: create a new one in that process.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
         // Polling would consume events of the parent.
         if !self.mux.home.is_here() {

@@ -18,14 +18,15 @@ use crate::token::LockToken;
 use crate::validity;
 
 impl Engine {
-    /// Starts to acquire a lock. `now` becomes the start of its validity (if there are more rounds,
-    /// of the first one): read the clock just before this call (R1).
+    /// Starts to acquire a lock. `now` becomes the start of its validity in the first round: read
+    /// the clock just before this call.
     ///
     /// # Errors
     /// Nothing was sent.
     /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
-    /// - [`LockErrorKind::ReservedResource`]: the resource's key is that of the fencing counters
-    ///   (F4), or it is to have a fencing token and is not one plain name; choose another name.
+    /// - [`LockErrorKind::ReservedResource`]: the resource's key belongs to the fencing counters,
+    ///   or a fencing token was requested for a resource that is not one plain name; choose another
+    ///   name.
     /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
     ///   wait until some have completed.
     #[inline]

@@ -32,7 +32,7 @@ pub enum Command<'a> {
         /// The connection's `CLIENT ID`.
         connection: i64,
     },
-    /// `INFO section`: the server's identity and state (R32).
+    /// `INFO section`: the server's identity and state.
     Info(Section),
     /// `TIME`: the server's wall clock.
     Time,
@@ -43,20 +43,20 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
-    /// `GET key`: when a client first saw this server after a promotion (R33).
+    /// `GET key`: the time when a client first saw this server after a promotion.
     Sighting {
         /// The key.
         key: &'a [u8],
     },
-    /// `SET key sighting`: stores that.
+    /// `SET key sighting`: stores that time.
     Sight {
         /// The key.
         key: &'a [u8],
-        /// What is stored.
+        /// The stored value.
         sighting: &'a Sighting,
     },
     /// A trial of the commands that scripts call, on a key that no client uses. It changes nothing.
-    /// Answers 0 if the server has all of them, else the number of one that is missing.
+    /// Answers 0 if the server has all of them, otherwise the number of a missing one.
     Try {
         /// The key.
         key: &'a [u8],
@@ -72,12 +72,12 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live.
         ttl: Ttl,
-        /// What is checked in the same step.
+        /// The flush marker to check in the same step.
         marker: Option<FlushMarker<'a>>,
     },
     /// Same as [`Acquire`](Command::Acquire), in a script that also raises a counter to `proposal`,
     /// or to more. It answers 1 if the counter now has the proposal, the counter's value if that is
-    /// another, and null if the key exists. With a marker, 0 stands for null.
+    /// another, and null if the key exists. With a marker, 0 means null.
     AcquireFenced {
         /// The key.
         key: &'a [u8],
@@ -85,13 +85,13 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live.
         ttl: Ttl,
-        /// What is checked in the same step.
+        /// The flush marker to check in the same step.
         marker: Option<FlushMarker<'a>>,
         /// The counter.
         counter: Counter<'a>,
-        /// What the counter should have at least: not 1.
+        /// The lowest value that the counter should have: not 1.
         proposal: u64,
-        /// What is tried first, in the same step.
+        /// The trial that comes first, in the same step.
         trial: Option<TrialFirst<'a>>,
     },
     /// Raises a counter to `number` if the key holds `token`; never lowers it. Answers 1 if the key
@@ -103,27 +103,27 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The counter.
         counter: Counter<'a>,
-        /// What the counter must have at least.
+        /// The lowest value that the counter must have.
         number: u64,
     },
-    /// Raises the key's time to live to `ttl` if it holds `token`; never lowers it (R27).
+    /// Raises the key's time to live to `ttl` if it holds `token`; never lowers it.
     Extend {
         /// The key.
         key: &'a [u8],
         /// The value that the key must hold.
         token: &'a LockToken,
-        /// The key's time to live from now on.
+        /// The key's new time to live.
         ttl: Ttl,
     },
-    /// Same as [`Extend`](Command::Extend), but sets the key if it is absent (R29).
+    /// Same as [`Extend`](Command::Extend), but sets the key if it is absent.
     Heal {
         /// The key.
         key: &'a [u8],
         /// The value that the key must hold, or is given.
         token: &'a LockToken,
-        /// The key's time to live from now on.
+        /// The key's new time to live.
         ttl: Ttl,
-        /// What is checked in the same step.
+        /// The flush marker to check in the same step.
         marker: Option<FlushMarker<'a>>,
     },
     /// Asks for the beginning of the key's value, and its remaining time to live.
@@ -140,16 +140,16 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
-    /// For what is locked by a script of its own: several resources, or a share of one.
+    /// For locks with their own scripts, such as several resources or a read lock.
     Form(FormCommand<'a>),
     /// For waiting in a queue on the masters.
     Wait(Wait<'a>),
 }
 
-/// One step in the life of a lock that is not one plain key (K1 to K8, K11 to K15).
+/// One step in the life of a lock that is not one plain key.
 #[derive(Debug, Clone, Copy)]
 pub struct FormCommand<'a> {
-    /// What is done.
+    /// The step.
     pub step: FormStep,
     /// The keys, and how they are locked.
     pub key: &'a Key,
@@ -157,9 +157,9 @@ pub struct FormCommand<'a> {
     pub token: &'a LockToken,
     /// The time to live from now on.
     pub ttl: Ttl,
-    /// What is checked in the same step, if that may create a key.
+    /// The flush marker to check in the same step, if that can create a key.
     pub marker: Option<FlushMarker<'a>>,
-    /// What is tried first, in the same step.
+    /// The trial that comes first, in the same step.
     pub trial: Option<TrialFirst<'a>>,
 }
 
@@ -193,8 +193,8 @@ impl<'a> Command<'a> {
 }
 
 impl FormCommand<'_> {
-    /// The keys that its script is given, in their order. Of a key that may be shared, the second
-    /// one is the sign of those who wait for it; of one with a caller's value, its companion.
+    /// The keys that its script is given, in their order. For read and write locks, the second one
+    /// is the write intent. For a lock with an owner value, it is the key of the token.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         self.key.keys()
     }
@@ -204,39 +204,38 @@ impl FormCommand<'_> {
         self.key.slot().and_then(|(_, slot)| slot).map(|slot| slot as usize)
     }
 
-    /// The value that the caller has chosen, if it is locked with one; and the token beside which
-    /// it must stand already, or nothing.
+    /// The owner value, if there is one, and the token that must already be beside it, if any.
     pub fn value(&self) -> Option<(&[u8], &[u8])> {
         self.key.value()
     }
 
-    /// Whether it is about a share.
+    /// Whether it is about a read lock.
     pub fn is_share(&self) -> bool {
         *self.key.kind() == LockKind::Shared
     }
 }
 
-/// What a [`FormCommand`] does. Each but the last answers 1 if it was done, and 0 if not.
+/// A step of a [`FormCommand`]. Each but the last answers 1 on success and 0 otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormStep {
-    /// Takes the lock. It may also answer why it did not, as a number from 2 on; and leave a sign
-    /// for this long that holds other readers off.
+    /// Takes the lock. A refusal can contain its reason, as a number from 2 on. It can leave a
+    /// write intent that keeps new readers out for this long.
     Take {
-        /// For how long.
+        /// How long the write intent lasts.
         intent: Duration,
     },
-    /// Raises the time to live; never lowers it. If this is a share of a key that the owner holds
-    /// alone, it is a share from then on.
+    /// Raises the time to live; never lowers it. A read lock on a key whose write lock the owner
+    /// holds turns that lock into a read lock.
     Keep,
-    /// Same as `Keep`, but sets what is absent, and then answers 2.
+    /// Same as `Keep`, but sets a missing key and then answers 2.
     Heal,
     /// Gives the lock up.
     Free,
-    /// Says which value the key has, and does nothing. Answers [`Reply::Owned`].
+    /// Reads the value of the key. Answers [`Reply::Owned`].
     Look,
 }
 
-/// A command that lets a client wait for a lock without polling (W4 to W12).
+/// A command that lets a client wait for a lock without polling.
 #[derive(Debug, Clone, Copy)]
 pub enum Wait<'a> {
     /// `HELLO 3`: from its answer on, the server may send pushes on this connection.
@@ -248,7 +247,7 @@ pub enum Wait<'a> {
         /// The engine's channel.
         channel: &'a Channel,
     },
-    /// Tells the own channel something, to see that it arrives.
+    /// Publishes a message on the own channel, to check that it arrives.
     Publish {
         /// The engine's channel.
         channel: &'a Channel,
@@ -260,16 +259,16 @@ pub enum Wait<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Takes a place in the queue for a key, or keeps it. Answers the place, times 2^40, plus the
-    /// key's `PTTL` plus 2.
+    /// Takes a position in the queue for a key, or keeps it. Answers the position, times 2^40, plus
+    /// the key's `PTTL` plus 2.
     QueueUp {
         /// The key.
         key: &'a [u8],
         /// The engine's channel.
         channel: &'a Channel,
     },
-    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue;
-    /// -1 if it has deleted the key and the queue cannot be looked at.
+    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice the length of the queue; -1
+    /// if it has deleted the key and cannot read the queue.
     HandOn {
         /// The key.
         key: &'a [u8],
@@ -280,28 +279,28 @@ pub enum Wait<'a> {
         /// Whether the queue moves on.
         tell: Tell,
     },
-    /// Leaves the queue for a key, or takes its first place. Who is first, and who is next, is
-    /// told.
+    /// Leaves the queue for a key, or takes its first position. The first two clients in the queue
+    /// are notified.
     StepOut {
         /// The key.
         key: &'a [u8],
         /// The engine's channel.
         channel: &'a Channel,
-        /// Where to.
+        /// The new position.
         to: Step,
     },
 }
 
-/// What a hand-on does to the queue.
+/// The effect of a release on the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tell {
-    /// The engine leaves the queue, and the first two that are left are told.
+    /// The engine leaves the queue, and the first two of the others are notified.
     Next,
-    /// It stays as it is: the places are only counted.
+    /// The queue stays as it is: its length is only counted.
     Nobody,
 }
 
-/// Where an engine goes that leaves its place in a queue.
+/// The new position of an engine in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Out of the queue.
@@ -310,46 +309,46 @@ pub enum Step {
     ToFront,
 }
 
-/// What a master says of a client's place in a queue (W6).
+/// A notification about a client's position in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wakeup {
     /// The lock was released: take it now.
     TakeNow,
-    /// The place is the first now: look at the lock.
+    /// The position is the first one now: check the lock.
     First,
-    /// The place is the second now: look at the lock if the first does not take it.
+    /// The position is the second one now: check the lock if the first client does not take it.
     Second,
     /// Another client has overtaken it: queue up again.
     Overtaken,
-    /// Does it still wait? If not, it leaves its place.
+    /// A question whether it still waits. If not, it leaves the queue.
     Asked,
 }
 
-/// What a server sends that is no reply.
+/// A message of a server that is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Push<'a> {
     /// The connection listens to this channel. It answers `SUBSCRIBE`, in its place.
     Subscribed(&'a [u8]),
-    /// The trial of this channel, which its client asked for (W4).
+    /// The trial of this channel, which its client asked for.
     Trial(&'a [u8]),
-    /// A message about a place in a queue (W6).
+    /// A message about a position in a queue.
     Notified {
-        /// The channel of the client that has the place.
+        /// The channel of the client at that position.
         channel: &'a [u8],
-        /// What has happened.
+        /// The notification.
         what: Wakeup,
         /// The key of the lock.
         key: &'a [u8],
     },
     /// A watched key was changed, has expired, or is no longer watched.
     Changed(&'a [u8]),
-    /// Any watched key may have been changed.
+    /// Any watched key might have been changed.
     AllChanged,
     /// Anything else.
     Other,
 }
 
-/// What listens at a port, if it is no Redis server.
+/// The kind of server at a port, if it is no Redis server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Foreign<'a> {
     /// A server that expects TLS.
@@ -363,7 +362,7 @@ pub enum Foreign<'a> {
     },
 }
 
-/// A counter for fencing tokens: a field of a hash, which has one for each bucket of keys (F1, F2).
+/// A counter for fencing tokens: a field of a hash, which has one for each bucket of keys.
 #[derive(Debug, Clone, Copy)]
 pub struct Counter<'a> {
     /// The hash.
@@ -372,18 +371,17 @@ pub struct Counter<'a> {
     pub bucket: u16,
 }
 
-/// A key that a flush deletes together with the locks. If it is missing, the script sets it again.
-/// Until `quarantine` has passed since then, the script answers with the remaining milliseconds as
-/// a negative number.
+/// A key that detects `FLUSHALL`. If it is missing, the script sets it again. Until `quarantine`
+/// has passed since then, the script answers with the remaining milliseconds as a negative number.
 #[derive(Debug, Clone, Copy)]
 pub struct FlushMarker<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// For how long a server whose marker was gone does not vote.
+    /// How long a server whose marker was missing does not vote.
     pub quarantine: Duration,
 }
 
-/// The command for compare-and-delete. All have the same effect, and each is atomic (R19).
+/// The command for compare-and-delete. All have the same effect, and each is atomic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseWith {
@@ -403,7 +401,7 @@ pub enum Section {
     Server,
     /// Whether it is a master.
     Replication,
-    /// Whether it may evict keys.
+    /// Whether it can evict keys.
     Memory,
     /// Whether it is loading its data.
     Persistence,
@@ -426,13 +424,13 @@ impl From<History> for u128 {
     }
 }
 
-/// That a server process was a master with this history at a time of its own clock. It stands on
-/// the server itself, and is true of no other process and no other history.
+/// A record that a server process was a master with this history at a time of its own clock. The
+/// server itself stores it. It is valid only for this process and this history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
     /// The random id of the process.
     pub run_id: Arc<str>,
-    /// Of which history it was the master.
+    /// The history of which it was the master.
     pub history: History,
     /// The server's wall clock, since the Unix epoch, in whole microseconds.
     pub time: Duration,
@@ -470,7 +468,7 @@ pub struct ServerInfo {
     pub uptime: Option<Duration>,
     /// Whether it is a standalone server: no cluster node, no sentinel.
     pub standalone: Option<bool>,
-    /// Whether it is a master, and of which history.
+    /// Whether it is a master, and its history.
     pub replication: Replication,
     /// Its memory limit in bytes; 0 for none.
     pub memory_max: Option<u64>,
@@ -536,26 +534,26 @@ pub enum Reply {
     Status,
     /// A null reply.
     Nil,
-    /// An integer, as it is. What the integers below stand for has names.
+    /// An integer without a special meaning.
     Integer(i64),
-    /// Why what is not one plain key was refused.
+    /// The reason why a lock on more than one plain key was refused.
     Refused(Reason),
-    /// The server must not vote for so long.
+    /// The server must not vote for this long.
     NoVote(Duration),
-    /// A place in a queue, and when the lock's key expires.
+    /// A position in a queue, and the expiry of the lock's key.
     Place {
-        /// How many stand before it.
+        /// The number of clients ahead.
         position: u32,
-        /// Of the lock's key.
+        /// The expiry of the lock's key.
         expiry: Expiry,
     },
-    /// When a key expires.
+    /// The expiry of a key.
     Expiry(Expiry),
     /// A lock was released at a queue.
     HandedOn {
         /// Whether the key had the token, and was deleted.
         released: bool,
-        /// How many stand in the queue; `None` if it could not be looked at.
+        /// The length of the queue; `None` if it could not be read.
         waiting: Option<u64>,
     },
     /// A section of `INFO`.
@@ -564,11 +562,11 @@ pub enum Reply {
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
-    /// When a client first saw the server after a promotion.
+    /// The time when a client first saw the server after a promotion.
     Sighting(Box<Sighting>),
-    /// What the server has for a key.
+    /// The value and time to live of a key on the server.
     Holding(Holding),
-    /// Which value the server has for a key, and the token beside it.
+    /// The owner value of a key on the server, and the token beside it.
     Owned(Box<Owned>),
     /// A map: the server now speaks RESP3.
     Map,
@@ -581,28 +579,28 @@ pub enum Reply {
 // Each lock moves several, so the size matters.
 const _: () = assert!(size_of::<Reply>() <= 32);
 
-/// What an integer stands for in the next reply, which depends on the command that it answers.
+/// The meaning of an integer in the next reply, which depends on its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Itself.
     Number,
-    /// A vote, or for how long the server must not vote.
+    /// A vote, or how long the server must not vote.
     Vote,
-    /// The same; or which resource of a set is held.
+    /// The same, or the held resource of several.
     VoteOfSet,
-    /// The same; or which slots are free.
+    /// The same, or the free slots.
     VoteOfSlot,
-    /// A place in a queue.
+    /// A position in a queue.
     Place,
-    /// When a key expires.
+    /// The expiry of a key.
     Expiry,
-    /// What a release at a queue has found.
+    /// The result of a release at a queue node.
     HandedOn,
     /// A command that the server lacks.
     Missing,
 }
 
-/// When a key expires.
+/// The expiry of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
     /// There is no such key.
@@ -613,12 +611,12 @@ pub enum Expiry {
     In(Duration),
 }
 
-/// Why what is not one plain key was refused.
+/// The reason why a lock on more than one plain key was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// This resource of a set is held, from 0.
+    /// The index of the held resource, from 0.
     Held(usize),
-    /// These slots are free, and the one that was asked for is not.
+    /// The free slots; the requested one is taken.
     Free(Slots),
 }
 

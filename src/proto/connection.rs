@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Something has happened to the node's connection.
+    /// Reports an event on the node's connection.
     #[inline(always)]
     pub fn handle_node(&mut self, now: Moment, node: usize, event: NodeEvent<'_>) {
         let now = self.clamp(now);
@@ -265,8 +265,8 @@ impl Engine {
         }
     }
 
-    /// The server has sent something that is no reply. It sends nothing of the kind before it was
-    /// asked to, so what makes no sense ends the connection (R17).
+    /// The server has sent a push. It sends pushes only on request, so an unexpected one ends the
+    /// connection.
     pub fn handle_push(&mut self, now: Moment, node: usize, push: Push<'_>) {
         let now = self.clamp(now);
         if self.nodes[node].state() != State::Ready {

@@ -6,8 +6,8 @@ use super::command::Foreign;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 
-/// What has happened to the connection of a node, for
-/// [`Engine::handle_node`](super::Engine::handle_node). Replies have inputs of their own.
+/// An event on the connection of a node, for [`Engine::handle_node`](super::Engine::handle_node).
+/// Replies have inputs of their own.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum NodeEvent<'a> {
@@ -15,10 +15,10 @@ pub enum NodeEvent<'a> {
     /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS
     /// handshake is in progress ([`Phase::Tls`]).
     Connecting(Phase),
-    /// Sentinels have named the server that the requested connection leads to.
+    /// Sentinels have named the server to which the requested connection leads.
     Elected {
-        /// They may have said for how long it has been the master at a moment: no longer is it
-        /// trusted.
+        /// How long it had been the master at a moment, if they reported it: the engine trusts no
+        /// longer time.
         master_for: Option<(Duration, Moment)>,
     },
     /// Sentinels have named this address, to which the requested connection leads. It is shown in
@@ -27,16 +27,16 @@ pub enum NodeEvent<'a> {
     /// The name of the node has several addresses, and the requested connection is now tried to
     /// this one as well. If it fails, reports show which were tried.
     Trying(&'a str),
-    /// The first bytes of a connection are none of a Redis server: if it fails for that, reports
-    /// show a little of them, masked.
+    /// The first bytes of a connection are not from a Redis server: if it fails for that reason,
+    /// reports show the start of them, masked.
     Foreign(Foreign<'a>),
-    /// The requested connection is established. If it has TLS, its handshake is over, and the
+    /// The requested connection is established. With TLS, the TLS handshake is complete, and the
     /// server was verified.
     Connected,
     /// The connection ended, or could not be established.
     Disconnected(NodeOutcome),
-    /// As [`Disconnected`](NodeEvent::Disconnected), with words for reports, in which what may be
-    /// secret is masked.
+    /// As [`Disconnected`](NodeEvent::Disconnected), with a text for reports, in which possible
+    /// secrets are masked.
     Failed(NodeOutcome, &'a str),
     /// The name of the node resolved to the address of another one.
     Duplicate {
@@ -48,11 +48,10 @@ pub enum NodeEvent<'a> {
     /// it is lost:
     /// [`Node::is_lost_if_another_answers`](super::Node::is_lost_if_another_answers).
     AnsweredBeside,
-    /// Replies are about to be passed in that may have waited in the socket: their delay is not
-    /// used as latency, nor shown with the last outcome. It lasts until
-    /// [`ReadingInTime`](NodeEvent::ReadingInTime).
+    /// The next replies might have waited in the socket: their delay is neither used as latency nor
+    /// shown with the last outcome. It lasts until [`ReadingInTime`](NodeEvent::ReadingInTime).
     ReadingLate {
-        /// When the first of them had arrived, if that is known.
+        /// The arrival of the first of them, if known.
         since: Option<Moment>,
     },
     /// Replies are read as they arrive.

@@ -15,9 +15,9 @@ use crate::resource::LockKind;
 use crate::validity::Ttl;
 
 impl Engine {
-    /// Starts to extend a lock so that it lives for `ttl` from now on. It never shortens the lock
-    /// (R27). With [`Heal::On`] it also sets the key on nodes where it is absent (R29). Its result
-    /// is [`Done::Extended`](super::Done::Extended), which returns the lease.
+    /// Starts to extend a lock so that it lives for `ttl` from now on. It never shortens the lock.
+    /// With [`Heal::On`] it also sets the key on nodes where it is absent. Its result is
+    /// [`Done::Extended`](super::Done::Extended), which returns the lease.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
         lease = self.adopt(now, lease);

@@ -17,7 +17,7 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 
 impl Engine {
-    /// Starts to ask all nodes who holds the resource. It ends as
+    /// Starts to ask all nodes for the holder of the resource. It ends as
     /// [`Done::Inspected`](super::Done::Inspected), when every node has answered or failed.
     ///
     /// # Errors

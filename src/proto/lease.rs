@@ -15,15 +15,14 @@ use crate::validity::{self, Ttl};
 /// A lock that was granted: its resource, its token, and its validity.
 ///
 /// An acquisition returns it; an extension or a release takes it by value. So a lock has at most
-/// one operation in flight (R30), and its owner cannot use it once its release begins (R14). A
-/// lease is not `Clone`. Only an extension that completed before the old deadline raises the
-/// deadline (R22, R25).
+/// one operation in flight, and its owner cannot use it once its release begins. A lease is not
+/// `Clone`. Only an extension that completed before the old deadline raises the deadline.
 ///
-/// Dropping a lease does not release the lock: the keys remain until their TTL ends. Another engine
-/// or multiplexer may extend or release it, if it has the same nodes in the same order and the same
+/// Dropping a lease does not release the lock: the keys remain until they expire. Another engine or
+/// multiplexer can extend or release it, if it has the same nodes in the same order and the same
 /// key prefix. Call [`Multiplexer::let_go`](crate::Multiplexer::let_go) before that.
 ///
-/// A lease is plain data, which `fork` copies. After a fork both processes have the lease, and one
+/// A lease is plain data, which `fork` copies. After a fork, both processes have the lease, and one
 /// of them must drop its copy. The multiplexer that returned it belongs to the parent.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
@@ -57,7 +56,7 @@ impl Lease {
         self.claim.key.resource()
     }
 
-    /// The lock's token. It is enough to release or extend the lock.
+    /// The random value of the lock. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         &self.claim.token
     }
@@ -172,12 +171,12 @@ impl Lease {
         Lease { deadline: self.deadline.min(deadline), ..self }
     }
 
-    /// The same lock, to be [extended](super::Engine::extend) into a share of its resource: from
-    /// that extension on, others may share it. If the extension fails, some nodes may have shared
-    /// it already: release it.
+    /// The same lock, to be [extended](super::Engine::extend) into a read lock: from that extension
+    /// on, other readers can take the resource. If the extension fails, release the lock, because
+    /// some nodes might already let readers in.
     ///
-    /// A lock of several resources stays as it is, and so does one with a caller's value. A share
-    /// has no fencing token.
+    /// A lock on several resources, or with an owner value, stays as it is. A read lock has no
+    /// fencing token.
     pub fn into_shared(mut self) -> Lease {
         if let Some(key) = self.claim.key.shared() {
             (self.claim.key, self.fencing) = (key, None);
@@ -192,7 +191,7 @@ impl Lease {
 
     /// Whether the lock is valid at `now`.
     ///
-    /// This is a hint (R21): a process may be paused right after the check.
+    /// This is a hint, because a process can be paused right after the check.
     pub fn is_valid_at(&self, now: Moment) -> bool {
         validity::is_valid(self.deadline, now)
     }
@@ -212,11 +211,10 @@ impl Lease {
 pub struct Released {
     /// Nodes that held the lock and deleted it.
     pub confirmed: usize,
-    /// Nodes on which the key did not, or no longer, hold this token, or that were sent no command
-    /// to set it.
+    /// Nodes whose key did not hold this token, or to which no command to set it was sent.
     pub absent: usize,
     /// Nodes that had not answered, or whose answer does not count. The client continues to release
-    /// on nodes that it can reach; on the others the key remains until its TTL ends.
+    /// on nodes that it can reach; on the others, the key remains until it expires.
     pub unknown: usize,
     pub(super) was_valid: bool,
 }
@@ -225,10 +223,10 @@ impl Released {
     /// Whether the lock was certainly held until its release began: its validity had not ended, and
     /// a quorum of masters still had the key.
     ///
-    /// If it is `false`, another client may have had the lock meanwhile: treat the work as
-    /// unprotected. The lock may have expired or have been deleted, or too few masters confirmed
-    /// that they had it. After the end of the validity, even a confirmation by a quorum proves
-    /// nothing: a delayed SET may have run after another client's lock had ended.
+    /// If it is `false`, another client might have held the lock before the release: treat the work
+    /// as unprotected. The lock had expired or was deleted, or too few masters confirmed it. After
+    /// the end of the validity, even a quorum of confirmations is no proof, because a delayed SET
+    /// might have run after another client's lock.
     pub fn was_held(&self) -> bool {
         self.was_valid && self.confirmed >= quorum(self.confirmed + self.absent + self.unknown)
     }

@@ -10,7 +10,7 @@
 //! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
 //! 3. take each [`poll_done`](Engine::poll_done), or one operation's
 //!    [`take_done`](Engine::take_done), with the clock read just before that call. Only these two
-//!    return a lock, and they check its validity at that moment (R2);
+//!    return a lock, and they check its validity at that moment;
 //! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
 //!    returns, call the matching `handle_*`, and continue with 2.
 //!
@@ -18,9 +18,9 @@
 //! virtual time, and under a fuzzer.
 //!
 //! This module is public for programs with their own event loop, and for tests of the algorithm.
-//! Until version 1.0 of the crate, it may change incompatibly in any release, except for what the
-//! crate's root exports, too. Most methods with a
-//! `node` panic if there is no such node.
+//! Until version 1.0 of the crate, it may change incompatibly in any release, except for [`Done`],
+//! [`Lease`], [`OpId`] and [`Cancelled`]. Most methods with a `node` panic if there is no such
+//! node.
 
 mod acquire;
 mod cleanup;
@@ -116,39 +116,39 @@ const WORK_PER_TURN_MAX: usize = 512;
 const REPLIES_PER_TURN_MAX: usize = 3_072;
 /// Every node gets at least this many per call.
 const SHARE_MIN: usize = 8;
-/// The result of an operation. An operation of a kind that you do not start has no result.
+/// The result of an operation. Only operations that you start have one.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Done {
     /// An acquisition ended.
     Acquired(Result<Lease, LockError>),
-    /// An extension ended. If it failed, the lease keeps its old deadline (R26).
+    /// An extension ended. If it failed, the lease keeps its old deadline.
     Extended(Lease, Result<(), LockError>),
     /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
     /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
     /// An inspection ended.
     Inspected(Inspection),
-    /// A kept lock was renewed, and is valid until then. It is still kept.
+    /// A lock was renewed and is valid until this moment. The renewals continue.
     Renewed(Moment),
-    /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
+    /// A lock is no longer renewed. The lease can still be valid for a while: release it when the
     /// work has stopped.
     Lost(Lease, Box<Loss>),
 }
 
-/// What was cancelled, and what the caller has to do next.
+/// The cancelled operation, and the next step for the caller.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation")]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
-    /// acquire, on every node that it was meant for.
+    /// An acquisition. It holds no lock: the engine releases everything that it acquired, or might
+    /// still acquire, on every node.
     Acquisition,
-    /// An extension, or a kept lock. The lock is still held, and the caller may extend or release
-    /// it. Its deadline is the old one, or the new one if the extension had succeeded. The keys on
-    /// the nodes may live longer.
+    /// An extension, or a renewed lock. The lock is still held, and the caller can extend or
+    /// release it. Its deadline is the old one, or the new one if the extension had succeeded. The
+    /// keys on the nodes can live longer.
     Extension(Lease),
     /// A release. It continues, and its result is not reported.
     Release,
@@ -173,8 +173,8 @@ pub enum Action<'a> {
         node: usize,
     },
     /// Open a second connection beside the present one, unless there is one that was opened since
-    /// `silent_since` and may still answer. Close an older one: its answer says nothing about this
-    /// silence.
+    /// `silent_since` and can still answer. Close an older one, because its answer is no proof
+    /// about this silence.
     ///
     /// If the present one is not established yet, the second one goes to the next address of the
     /// name, if there is one. The first of the two to be established is the connection.
@@ -185,7 +185,7 @@ pub enum Action<'a> {
     ConnectBeside {
         /// The node.
         node: usize,
-        /// Since when the present one has been silent, if it is.
+        /// The moment since which the present one has been silent, if it is.
         silent_since: Option<Moment>,
     },
     /// Close the connection, if there is one.
@@ -312,7 +312,7 @@ impl Engine {
         self.operations.settle_due();
     }
 
-    /// Updates the time, and returns whether something may be due. If not,
+    /// Updates the time and returns whether work might be due. If not,
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
     pub fn advance(&mut self, now: Moment) -> bool {
         let now = self.clamp(now);
@@ -467,7 +467,7 @@ impl Engine {
     }
 
     /// The next result. Read `now` just before this call, because the validity of a lock is checked
-    /// here (R2).
+    /// here.
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each iteration takes one operation out of the queue, and none is put back.
@@ -585,7 +585,7 @@ impl Engine {
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
     /// moment if there are actions to carry out now. It is never too late, and exact right after
-    /// `handle_timeout`. Between calls it may be too early, because answers do not update it.
+    /// `handle_timeout`. Between calls it can be too early, because answers do not update it.
     pub fn poll_timeout(&self) -> Option<Moment> {
         if self.has_actions() { Some(self.last_now) } else { self.due() }
     }
@@ -644,7 +644,7 @@ impl Engine {
         &self.times
     }
 
-    /// What is known of a node.
+    /// The engine's view of a node.
     ///
     /// # Panics
     /// If there is no such node. For an index from outside, use `nodes().get(node)`.
@@ -653,7 +653,7 @@ impl Engine {
         &self.nodes[node]
     }
 
-    /// What is known of all nodes.
+    /// The engine's view of all nodes.
     #[inline]
     pub fn nodes(&self) -> &Nodes {
         &self.nodes
@@ -668,13 +668,12 @@ impl Engine {
         })
     }
 
-    /// What is known of the operations in flight.
+    /// The operations in flight.
     pub fn operations(&self) -> &Operations {
         &self.operations
     }
 
-    /// How many commands have not been answered, including releases that wait for nodes that cannot
-    /// be reached.
+    /// The number of unanswered commands, including releases that wait for unreachable nodes.
     pub fn unanswered(&self) -> usize {
         let owed = |node| self.cleanup.owed_to(node).awake_at(self.last_now);
         let waiting = |node: &Node| node.pipeline.unanswered() + owed(node.index);
@@ -735,8 +734,8 @@ impl Engine {
         self.waits.local.desk.reuse(orders);
     }
 
-    /// How many engines stand before this acquisition's in the queue for its lock, as far as its
-    /// own was told; `None` if it does not wait in a queue.
+    /// How many engines are ahead in the queue for this acquisition's lock, as last reported by the
+    /// queue node; `None` if it does not wait in a queue.
     pub fn place(&self, id: OpId) -> Option<u32> {
         let (op, _) = self.operations.patience_of(id)?;
         self.waits.local.place_of(self.key_of(op)?)

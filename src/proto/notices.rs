@@ -14,13 +14,13 @@ const NOTICES_MAX: usize = 64;
 /// A node that stops voting again within this time is not reported again.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Something the operator of a node should know.
+/// A message for the operator of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// The node does not vote, for this reason. Nothing more is reported until it votes again.
+    /// The node does not vote, for this reason. The next notice comes when it votes again.
     Silent(NodeOutcome),
-    /// The node's votes do not count for now. Nothing more is reported until they count again.
+    /// The node's votes do not count now. The next notice comes when they count again.
     Quarantined(QuarantineCause),
     /// The node votes again.
     Votes,
@@ -28,14 +28,14 @@ pub enum Notice {
     Unidentified,
     /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,
-    /// The server gives fencing tokens that are more than a minute ahead of the masters' clocks.
-    /// They are not taken as long as other masters give theirs.
+    /// The server proposes fencing tokens that are more than a minute ahead of the masters' clocks.
+    /// They are ignored while the other masters form a quorum.
     FarAhead,
-    /// Another server answers at this address, and it ran already when the one before was last
-    /// heard: it was moved here while it ran, or the name leads to several servers.
+    /// Another server answers at this address, and it already ran when the previous one last
+    /// answered: it was moved here while running, or the name leads to several servers.
     Moved,
-    /// Clients cannot wait in a queue on this node, for this reason. They wait at another one, or
-    /// ask again and again where no node has a queue.
+    /// Clients cannot wait in a queue on this node, for this reason. They use another queue node,
+    /// or retry after random delays if there is none.
     CannotQueue(QueueObstacle),
 }
 

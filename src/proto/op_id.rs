@@ -14,10 +14,10 @@ impl OpId {
     /// An id that no engine uses.
     pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
 
-    /// Its place among the operations in flight of its engine, less than
-    /// [`OPERATIONS_MAX`](super::OPERATIONS_MAX): for data of your own in a `Vec`. The place is
-    /// used again after the result was taken, or the operation was cancelled. If you take several
-    /// results at once, look up the data of all before you start another operation.
+    /// Its index among the operations in flight of its engine, less than
+    /// [`OPERATIONS_MAX`](super::OPERATIONS_MAX): for your own data in a `Vec`. The index is reused
+    /// after the result was taken, or the operation was cancelled. If you take several results at
+    /// once, look up the data of all before you start another operation.
     pub fn index(self) -> usize {
         self.slot as usize
     }

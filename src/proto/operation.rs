@@ -93,7 +93,7 @@ impl Progress {
     }
 }
 
-/// The operations in flight: those whose results were not taken yet. See
+/// The operations in flight, until their results are taken. See
 /// [`Engine::operations`](super::Engine::operations).
 pub struct Operations {
     open: Slab<Operation>,
@@ -109,14 +109,14 @@ pub struct Operations {
     unjudged: Vec<(OpId, Moment)>,
 }
 
-/// What a caller may know.
+/// The view of a caller.
 impl Operations {
-    /// How many there are.
+    /// The number of operations in flight.
     pub fn count(&self) -> usize {
         self.open.len()
     }
 
-    /// Those whose results can be taken.
+    /// The operations whose results can be taken.
     pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
         self.ended.iter().map(|op| self.id_of(*op))
     }
@@ -153,14 +153,14 @@ impl Operations {
         self.ended.front().map(|op| self.open[op.0].is_release())
     }
 
-    /// Whether there are releases that were begun as
-    /// [`Unjudged`](super::ReleaseHow::Unjudged) and are still to be judged.
+    /// Whether releases that were started as [`Unjudged`](super::ReleaseHow::Unjudged) still have
+    /// to be judged.
     #[inline]
     pub fn has_unjudged(&self) -> bool {
         !self.unjudged.is_empty()
     }
 
-    /// The lease of a lock that is kept, as of its last renewal.
+    /// The lease of a renewed lock, as of its last renewal.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
         let is_kept = |op: &OpIndex| matches!(self.open[op.0].task, Task::Keep { .. });
         self.lookup(id).filter(is_kept).and_then(|op| self.lease_of(op))

@@ -25,7 +25,8 @@ pub(crate) struct Held {
     pub(super) was_granted: bool,
 }
 
-/// For how long the result of a release is waited for, and when the lock is judged.
+/// How long to wait for the result of a release, and when to decide whether the lock was held to
+/// the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseHow {
@@ -41,8 +42,8 @@ pub enum ReleaseHow {
 
 impl Engine {
     /// Starts to release a lock. The operation ends when a quorum has confirmed the release, or no
-    /// longer can. The lease is gone before the first byte is sent (R14). An expired lease is
-    /// released as well, because late SETs may still be on their way (R15).
+    /// longer can. The lease is gone before the first byte is sent. An expired lease is released as
+    /// well, because late SETs can still be on their way.
     pub fn release(&mut self, now: Moment, lease: Lease, how: ReleaseHow) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
@@ -96,9 +97,9 @@ impl Engine {
     }
 
     /// Prepares the lease for another engine, in this process or another. This engine sends nothing
-    /// for it afterwards. The lease records which nodes are uncertain. So the next engine counts no
-    /// copy in doubt, and can clean up when it releases the lock. Operations that wait here for the
-    /// resource may now ask for it.
+    /// for it afterwards. The lease records which nodes are uncertain. So the next engine ignores
+    /// unconfirmed keys and can clean up when it releases the lock. Operations that wait here for
+    /// the resource can now ask for it.
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
         let token = lease.claim.token;

@@ -23,10 +23,10 @@ pub struct NodeStatus {
     /// time is `None` if the node was not asked. It is also `None` if no call was reading when the
     /// answer came, because its time of arrival is then unknown.
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
-    /// Why its last connection ended or failed, if one did.
+    /// The reason why its last connection ended or failed.
     pub last_failure: Option<NodeOutcome>,
-    /// The last error message of the server, or the words for its last failure, whichever was
-    /// later. Passwords and anything like a token are masked.
+    /// The last error message of the server, or the text of its last failure, whichever was later.
+    /// Passwords and texts like tokens are masked.
     pub last_message: Option<Arc<str>>,
     /// Smoothed time from command to reply. Replies that took longer than `node_timeout` are left
     /// out, and so are replies that the client read late.
@@ -67,8 +67,8 @@ pub enum NodeState {
     Handshaking,
     /// The node votes.
     Ready,
-    /// The node is connected, but may have forgotten a lock that is still held: its answers do not
-    /// count.
+    /// The node is connected, but might have forgotten a lock that is still held: its answers do
+    /// not count.
     Quarantined,
     /// The last connection failed or was lost, or the client refused the server. Until the next
     /// connection, the node gives no vote.

@@ -3,7 +3,7 @@
 use super::Resource;
 use super::kind::{LockKind, numbers};
 
-/// The longest resource name, in bytes (R8).
+/// The longest resource name, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
 /// The most resources in one lock.
@@ -18,11 +18,11 @@ pub(super) const SET_BYTES_MAX: usize = 64 << 10;
 /// More than the names of one lock and their lengths need.
 pub(crate) const NAMES_BYTES_MAX: usize = SET_BYTES_MAX + 2 * RESOURCES_MAX;
 
-/// The most permits of a semaphore: which of them are free is told as a number that Lua holds
-/// exactly.
+/// The most permits of a semaphore. Scripts report the free permits as one number, which Lua holds
+/// exactly up to this size.
 pub const SLOTS_MAX: u32 = 50;
 
-/// The longest value that a caller may lock a resource with, in bytes.
+/// The longest owner value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 512;
 
 /// More than `{`, a number of permits, `}:` and the number of one of them need.

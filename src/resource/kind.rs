@@ -43,7 +43,7 @@ pub(crate) struct KindRow {
 /// The commands that the scripts of a kind of lock call: they are tried together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
-    /// What every lock needs.
+    /// The commands that every lock needs.
     Plain,
     /// The same with a flush marker.
     Marked,
@@ -53,7 +53,7 @@ pub enum Trial {
     Permits,
     /// Read locks and write locks.
     Shares,
-    /// Locks with the caller's own value.
+    /// Locks with an owner value.
     Owned,
     /// Locks with a fencing token.
     Fenced,

@@ -18,12 +18,12 @@ use name::Name;
 
 use crate::token::LockToken;
 
-/// What is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
+/// The thing that is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] arbitrary bytes.
 /// Together with the key prefix, up to 63 bytes are stored without an allocation.
 ///
-/// Other constructors make what other kinds of lock are taken of: [all](Resource::all) of several
-/// resources, a [share](Resource::shared) of one, [all shares](Resource::exclusive) of one, one
-/// [slot](Resource::slot) of several, or one with a [value](Resource::with_value) of the caller's.
+/// Other constructors are for other kinds of lock: [several resources](Resource::all), a [read
+/// lock](Resource::shared), a [write lock](Resource::exclusive), a [permit](Resource::slot), or a
+/// lock with an [owner value](Resource::with_value).
 ///
 /// ```
 /// use muxlock::Resource;
@@ -46,13 +46,13 @@ impl Resource {
         Resource { name: Name::new(0, name, &[]), kind: None }
     }
 
-    /// The name's bytes; of several resources, those of the first one in the order of their bytes.
+    /// The name's bytes; for several resources, the name that sorts first.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.name.bare()
     }
 
-    /// The names of the resources, in the order of their bytes; most often one.
+    /// The names of the resources, in the order of their bytes; usually one.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         let (one, all) = match self.kind() {
             LockKind::Set(names) => (None, &names[..]),
@@ -83,9 +83,9 @@ impl Resource {
         self.kind().row()
     }
 
-    /// For an acquisition that takes a lock with a caller's value over from the attempt with this
-    /// token; see [`Redlock::extend_as`](crate::Redlock::extend_as). Without such a value, it stays
-    /// as it is.
+    /// For an acquisition that takes over a lock with an owner value from the attempt with this
+    /// token; see [`Redlock::extend_as`](crate::Redlock::extend_as). Without an owner value, the
+    /// resource stays as it is.
     pub fn take_over(&self, token: &LockToken) -> Resource {
         let kind = match self.kind() {
             LockKind::Value(value) | LockKind::TakeOver(value, _) => {
@@ -97,7 +97,7 @@ impl Resource {
     }
 }
 
-/// The keys of a resource on the masters: the key prefix is before each name, and never comes off.
+/// The keys of a resource on the masters: each is the key prefix and a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Resource);
 
@@ -126,13 +126,13 @@ impl Key {
         is_one.then(|| Key(Resource { name: Name::new(prefix.len(), key, &[]), kind: None }))
     }
 
-    /// The key's bytes; of several resources, those of the first one.
+    /// The key's bytes; for several resources, those of the first one.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.name.with_prefix()
     }
 
-    /// What it is the key of.
+    /// The resource of the key.
     #[inline]
     pub fn resource(&self) -> &Resource {
         &self.0
@@ -261,7 +261,7 @@ impl Key {
     }
 }
 
-/// By the bytes of the names: whether the key prefix is on makes no difference.
+/// By the bytes of the names, with or without the key prefix.
 impl PartialEq for Resource {
     #[inline]
     fn eq(&self, other: &Resource) -> bool {

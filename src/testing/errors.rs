@@ -18,13 +18,13 @@ const RENEWABLE: Duration = Duration::from_millis(6_598);
 
 /// With the feature `testing`.
 impl LockError {
-    /// An error of this kind as an operation on three masters returns it, to test what a program
-    /// does about it.
+    /// An error of this kind as an operation on three masters returns it, to test how a program
+    /// handles it.
     ///
-    /// The nodes are at `192.0.2.1` to `192.0.2.3`, addresses that lead nowhere. `Contended`: two
-    /// say that another holder has the lock. `Unavailable`: two refuse connections. `TimedOut`: one
-    /// has granted, and the others have not answered. `Expired`: an extension, for which two say
-    /// that they no longer hold the key. For the other kinds no node was asked.
+    /// The nodes are at `192.0.2.1` to `192.0.2.3`, addresses that lead nowhere. `Contended`: on
+    /// two nodes, another holder has the lock. `Unavailable`: two refuse connections. `TimedOut`:
+    /// one has granted, and the others have not answered. `Expired`: an extension, for which two no
+    /// longer hold the key. For the other kinds, no node was asked.
     ///
     /// ```
     /// use muxlock::{LockError, LockErrorKind};
@@ -81,11 +81,11 @@ impl LockError {
 
 /// With the feature `testing`.
 impl Loss {
-    /// A loss for this reason as the holder of a lock gets it, to test what a program does about
-    /// it. Its fields can be changed.
+    /// A loss for this reason as the holder of a lock gets it, to test how a program handles it.
+    /// Its fields can be changed.
     ///
-    /// The resource is `for_test`, with a TTL of 10 s. The other fields are what the cause brings
-    /// with it: an error if the masters were asked, and no time for a lock that others may have.
+    /// The resource is `for_test`, with a TTL of 10 s. The other fields fit the cause: an error if
+    /// the masters were asked, and no remaining time for a lock that others might have.
     ///
     /// ```
     /// use muxlock::{Loss, LossCause};

@@ -99,11 +99,12 @@ impl Master {
     }
 
     /// Starts a server that also listens on a [port with TLS](Master::tls_url), with additional
-    /// arguments. It asks clients for no certificate, unless these say `--tls-auth-clients yes`.
+    /// arguments. It asks clients for no certificate, unless the arguments contain
+    /// `--tls-auth-clients yes`.
     ///
     /// # Errors
     ///
-    /// The same as [`Masters::start`]; also if the `redis-server` was built without TLS.
+    /// The same as [`Masters::start`]. A `redis-server` without TLS is an error as well.
     pub fn start_with_tls(files: &TlsFiles, extra_args: &[&str]) -> io::Result<Master> {
         let tls = Some(files.clone());
         Master::start_as(Settings { tls, ..Settings::new(extra_args, false) })
@@ -405,7 +406,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
         integer(self.query(&[b"PTTL", key])?)
     }
@@ -414,7 +415,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn value_of(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self.query(&[b"GET", key])? {
             Value::Bulk(bytes) => Ok(Some(bytes)),
@@ -423,11 +424,11 @@ impl Master {
         }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn dbsize(&self) -> io::Result<u64> {
         let size = integer(self.query(&[b"DBSIZE"])?)?;
         u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
@@ -437,7 +438,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn flush(&self) -> io::Result<()> {
         match self.query(&[b"FLUSHALL"])? {
             Value::Status(_) => Ok(()),
@@ -445,12 +446,12 @@ impl Master {
         }
     }
 
-    /// How often a command was called since the server started, by any client. A subcommand is
-    /// named as in `client|setname`.
+    /// How often any client called a command since the server started. A subcommand is named as in
+    /// `client|setname`.
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
         let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
@@ -464,8 +465,8 @@ impl Master {
             .ok_or_else(|| io::Error::other(format!("{field} has no number of calls: {stats}")))
     }
 
-    /// The version of Redis that the server says it is compatible with, such as `[7, 0, 15]`, for
-    /// tests that need what older servers do not have. Valkey says 7.2.4, whatever its own version.
+    /// The Redis version that the server claims compatibility with, such as `[7, 0, 15]`, for tests
+    /// that need a newer server. Every Valkey reports 7.2.4.
     ///
     /// ```no_run
     /// use muxlock::testing::Master;
@@ -479,7 +480,8 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses, or names no version.
+    /// The same as [`Master::query`]. A refusal by the server, or an answer without a version, is
+    /// an error as well.
     pub fn version(&self) -> io::Result<[u32; 3]> {
         let info = text(self.query(&[b"INFO", b"server"])?)?;
         let named = info_field(&info, "redis_version").unwrap_or_default();
@@ -495,7 +497,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Master::query`]; also if the server refuses.
+    /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn stat(&self, name: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"stats"])?)?;
         let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());

@@ -1,13 +1,13 @@
-//! Masters for tests, real ones and fake ones: feature `testing`.
+//! Fake and real masters for tests: feature `testing`.
 //!
 //! # Fake masters
-//! [`FakeMasters`] are servers in the process of the test, on free loopback ports. They need no
-//! `redis-server` and run on every system. They do for this library what masters do, and they fail
-//! on order: they [refuse](FakeMaster::refuse) commands, [freeze](FakeMaster::freeze),
+//! [`FakeMasters`] are servers inside the test process, on free loopback ports. They need no
+//! `redis-server` and run on every system. A test can make them fail: they
+//! [refuse](FakeMaster::refuse) commands, [freeze](FakeMaster::freeze),
 //! [forget](FakeMaster::forget) their data, [stop](FakeMaster::stop), [answer
-//! late](FakeMaster::answer_after), or say that [another holder](FakeMasters::hold) has a lock. All
-//! of that takes milliseconds, with the settings that your program has in production: they say that
-//! they have run for long, so the [restart guard](crate::settings::RestartGuard) can stay on.
+//! late](FakeMaster::answer_after), or give a lock to [another holder](FakeMasters::hold). All of
+//! that takes milliseconds, with the production settings of your program: they report a long
+//! uptime, so the [restart guard](crate::settings::RestartGuard) can stay on.
 //!
 //! ```
 //! use muxlock::Redlock;
@@ -38,14 +38,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! They show which paths *your program* takes. They prove nothing about Redis: they persist
-//! nothing, replicate nothing, evict nothing, and know the few commands that this library sends. So
-//! keep a test with real masters. With [`flush_marker`](crate::Builder::flush_marker), a new fake
-//! master has no marker, as a new real one has none: before the client connects, set it to a time
-//! long ago, with `master.query(&[b"SET", b"the marker's key", b"0"])`.
+//! They show the paths that *your program* takes, but not the behaviour of Redis: they know only
+//! the commands that this library sends, without persistence, replication or eviction. So keep a
+//! test with real masters. With [`flush_marker`](crate::Builder::flush_marker), a new fake master
+//! has no marker, as a new real one has none: before the client connects, set it to a time long
+//! ago, with `master.query(&[b"SET", b"the marker's key", b"0"])`.
 //!
 //! A fault meets the client at its next call, as with real masters: right after
-//! [`forget`](FakeMaster::forget), a call may still fail because the connection has ended. Before
+//! [`forget`](FakeMaster::forget), a call can still fail because the connection has ended. Before
 //! you look for keys on the masters, call [`Redlock::shutdown`](crate::Redlock::shutdown): a
 //! release returns when a quorum has confirmed it.
 //!
@@ -59,8 +59,8 @@
 //! [`Masters`] starts `redis-server` processes on free loopback ports. A test kills, freezes, thaws
 //! and restarts them, to see how the program under test behaves when masters fail. Each process has
 //! its own temporary folder and no persistence. Dropping a [`Master`] kills its process, by its id,
-//! and removes its folder. If the test process is killed first, a helper process (`sh`) cleans up:
-//! it kills the server and removes the folder.
+//! and removes its folder. If the test process is killed first, a helper process (`sh`) kills the
+//! server and removes the folder.
 //!
 //! ```no_run
 //! use muxlock::testing::Masters;

@@ -22,8 +22,8 @@ const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid
     [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;
 
 /// The environment variable that names a folder with `ca.pem`, `cert.pem` and `key.pem`. If it is
-/// set, all masters also have a port with TLS, and their URLs are of that port. A client trusts
-/// them if `SSL_CERT_FILE` names `ca.pem`. So the tests of a program can run over TLS once more.
+/// set, all masters also have a port with TLS, and their URLs use that port. A client trusts them
+/// if `SSL_CERT_FILE` names `ca.pem`. So the same tests can also run over TLS.
 pub const TLS_VARIABLE: &str = "MUXLOCK_TEST_TLS";
 
 /// The files for a server with TLS, as PEM; see [`Master::start_with_tls`].

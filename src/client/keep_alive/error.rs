@@ -1,4 +1,4 @@
-//! Why a lock could not be kept alive.
+//! The reason why the renewal of a lock could not be started.
 
 use std::fmt;
 use std::io;
@@ -33,13 +33,13 @@ struct Refused {
     guard: LockGuard,
 }
 
-/// Why a lock could not be kept alive.
+/// The reason why the renewal of a lock could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepAliveErrorKind {
     /// The renewal thread could not be started.
     Thread(io::ErrorKind),
-    /// The client already keeps 65,536 locks alive, which is its limit.
+    /// The client already renews 65,536 locks, which is its limit.
     TooMany,
     /// The lock cannot be extended: it has expired, this process was forked, or its TTL exceeds
     /// this client's [`max_ttl`](crate::Builder::max_ttl).

@@ -21,7 +21,7 @@ use crate::sys::process::Home;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
-/// A held lock that the client renews until you call `unlock` or `stop`, drop it, or the lock is
+/// A renewed lock: the client renews it until you call `unlock` or `stop`, drop it, or the lock is
 /// lost.
 ///
 /// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
@@ -81,8 +81,8 @@ impl LockGuard {
     ///   work.
     /// - [`Thread`](crate::error::KeepAliveErrorKind::Thread): the thread could not be started. Use
     ///   [`ensure`](LockGuard::ensure) instead.
-    /// - [`TooMany`](crate::error::KeepAliveErrorKind::TooMany): this client already keeps 65,536
-    ///   locks alive. Make another client.
+    /// - [`TooMany`](crate::error::KeepAliveErrorKind::TooMany): this client already renews 65,536
+    ///   locks. Create another client.
     pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
         KeptLock::start(self, how)
     }
@@ -144,8 +144,8 @@ impl KeptLock {
         self.kept.lease.resource()
     }
 
-    /// The lock's token, which is the key's value on the masters. It is enough to release or extend
-    /// the lock.
+    /// The random value of the lock, which is the key's value on the masters. It is enough to
+    /// release or extend the lock.
     pub fn token(&self) -> &LockToken {
         self.kept.lease.token()
     }
@@ -181,7 +181,7 @@ impl KeptLock {
 
     /// Whether the lock is valid right now.
     ///
-    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
+    /// This is a hint, because a thread can be paused right after the check. Once it is `false`, it
     /// stays `false`. A lost lock usually remains valid for a short time, in which its holder can
     /// stop.
     pub fn is_valid(&self) -> bool {
@@ -333,8 +333,8 @@ impl KeptLock {
     }
 }
 
-/// Waits for the loss of a [`KeptLock`] from another thread: see [`KeptLock::watch`]. It does not
-/// keep the lock.
+/// Waits for the loss of a [`KeptLock`] from another thread: see [`KeptLock::watch`]. Dropping it
+/// does not end the renewal.
 #[derive(Clone)]
 pub struct LossWatch {
     kept: Arc<Kept>,

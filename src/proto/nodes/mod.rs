@@ -56,8 +56,8 @@ impl Departed {
     }
 }
 
-/// All nodes, with what is to be sent to them. See [`Engine::nodes`](super::Engine::nodes) for what
-/// a caller may know.
+/// All nodes, with the commands to send to them. A caller reads them through
+/// [`Engine::nodes`](super::Engine::nodes).
 pub struct Nodes {
     config: Arc<Config>,
     nodes: Vec<Node>,
@@ -106,15 +106,15 @@ impl DerefMut for Nodes {
     }
 }
 
-/// What a caller may know.
+/// The view of a caller.
 impl Nodes {
-    /// How many are ready to vote.
+    /// The number of nodes that are ready to vote.
     pub fn ready(&self) -> usize {
         self.nodes.iter().filter(|node| node.state() == State::Ready).count()
     }
 
-    /// How many do not wait for a reconnect after a failure: they are ready, connecting, or were
-    /// never connected.
+    /// The number of nodes that do not wait for a reconnect after a failure: they are ready,
+    /// connecting, or were never connected.
     pub fn hopeful(&self) -> usize {
         self.nodes.iter().filter(|node| !matches!(node.state(), State::BackOff { .. })).count()
     }
@@ -132,7 +132,8 @@ impl Nodes {
         LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
     }
 
-    /// Two that are the same server, if any: the one that was connected first, and the other one.
+    /// Two nodes that are the same server, if any: the one that was connected first, and the other
+    /// one.
     pub fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &Node)| {
             let is_duplicate = at.link.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);

@@ -29,20 +29,19 @@ const WAKE_TIMEOUT: Duration = Duration::from_secs(1);
 const BIND_ATTEMPTS_MAX: u32 = 1_000;
 const BIND_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A server in this process, on a loopback port of its own, that does for muxlock what a master
-/// does. Dropping it ends it.
+/// A server in this process, on its own loopback port, that acts as a master for muxlock. Dropping
+/// it ends it.
 ///
-/// It needs no `redis-server`, and starts and fails within a millisecond. It says that it has run
-/// for long, so that it votes at once: the [restart guard](crate::settings::RestartGuard) can stay
-/// on.
+/// It needs no `redis-server`, and starts and fails within a millisecond. It reports a long uptime,
+/// so that it votes at once: the [restart guard](crate::settings::RestartGuard) can stay on.
 ///
 /// It knows the commands by which muxlock takes, extends and releases locks, and `GET`, `DEL`,
 /// `EXISTS`, `PTTL`, `DBSIZE` and `FLUSHALL`; it runs muxlock's own scripts for that and no others.
-/// It does not speak RESP3, so no client can wait in a queue there: a client that waits asks again
-/// after random delays ([`Waiting`](crate::settings::Waiting)). It has up to 128 connections, and
-/// closes one that sends something else than commands.
+/// It does not speak RESP3, so clients cannot wait in a queue there: they retry after random delays
+/// ([`Waiting`](crate::settings::Waiting)). It accepts up to 128 connections, and closes a
+/// connection that sends invalid commands.
 ///
-/// What a method orders is in effect for every command that arrives after the call.
+/// The effect of a method applies to every command that arrives after the call.
 pub struct FakeMaster {
     shared: Arc<Shared>,
     addr: SocketAddr,
@@ -107,28 +106,29 @@ impl FakeMaster {
         format!("redis://{}", self.addr)
     }
 
-    /// Answers each command that takes, extends or releases a lock with this error, such as
+    /// Makes it answer each command that takes, extends or releases a lock with this error, such as
     /// `MISCONF Errors writing to the AOF file`, until [`obey`](FakeMaster::obey). (A real server
     /// that is out of memory, `OOM`, refuses only to take locks; it extends and releases them.)
     ///
-    /// A client tries such a command when it connects, so one that connects meanwhile gets no vote.
+    /// A client tries such a command when it connects, so a client that connects in this state gets
+    /// no vote.
     pub fn refuse(&self, error: &str) {
         self.shared.change(|state| state.refusal = Some(error.to_owned()));
     }
 
-    /// Ends what [`refuse`](FakeMaster::refuse) ordered.
+    /// Ends the effect of [`refuse`](FakeMaster::refuse).
     pub fn obey(&self) {
         self.shared.change(|state| state.refusal = None);
     }
 
-    /// Executes and answers nothing more, until [`thaw`](FakeMaster::thaw). Connections stay, and
-    /// new ones can be made.
+    /// Stops executing and answering until [`thaw`](FakeMaster::thaw). Connections stay, and new
+    /// ones can be made.
     pub fn freeze(&self) {
         self.shared.change(|state| state.is_frozen = true);
     }
 
-    /// Executes and answers what has arrived since [`freeze`](FakeMaster::freeze), and what
-    /// follows.
+    /// Executes and answers the commands that have arrived since [`freeze`](FakeMaster::freeze),
+    /// and all later ones.
     pub fn thaw(&self) {
         self.shared.change(|state| state.is_frozen = false);
     }
@@ -139,9 +139,9 @@ impl FakeMaster {
         self.shared.change(|state| state.delay = delay);
     }
 
-    /// Does what a restart without data does: all keys are gone, connections end, and it is another
-    /// process, which has just been started. So the restart guard of a client does not count its
-    /// votes for the time being; see [`LockError::ready_in`](crate::LockError::ready_in).
+    /// Acts like a restart without data: it deletes all keys, ends all connections and reports a
+    /// new process that has just started. So a client with the restart guard ignores its votes for
+    /// some time; see [`LockError::ready_in`](crate::LockError::ready_in).
     pub fn forget(&self) {
         self.shared.change(|state| {
             state.end_connections();
@@ -193,16 +193,16 @@ impl FakeMaster {
         self.listen(listener)
     }
 
-    /// Gives a key to another holder for this long, whoever has it: locks of that name are
-    /// contended, and one that is held is lost. A client with a
+    /// Gives a key to another holder for this long, even if it is held: locks of that name are
+    /// contended, and a held lock is lost. A client with a
     /// [`key_prefix`](crate::Builder::key_prefix) uses keys that begin with it.
     pub fn hold(&self, key: impl AsRef<[u8]>, ttl: Duration) {
         self.shared.lock().data.first().put(now(), key.as_ref(), OTHER_HOLDER, ttl);
     }
 
-    /// Executes a command and returns the reply, in whatever state the master is: no connection is
-    /// needed, no fault applies, and no password. Databases cannot be selected; keys are those of
-    /// the first one.
+    /// Executes a command and returns the reply, in any state of the master: it needs no connection
+    /// and no password, and no fault applies. Databases cannot be selected; keys are those of the
+    /// first one.
     pub fn query(&self, args: &[&[u8]]) -> Value {
         if args.is_empty() {
             return Value::Error("ERR there is no command".into());
@@ -232,7 +232,7 @@ impl FakeMaster {
         }
     }
 
-    /// How many keys there are in the first database.
+    /// The number of keys in the first database.
     pub fn dbsize(&self) -> u64 {
         self.shared.lock().data.first().count(now()) as u64
     }

@@ -98,12 +98,12 @@ impl Errors {
 pub struct ErrorCounts([u64; ServerErrorKind::ALL.len()]);
 
 impl ErrorCounts {
-    /// How many errors of this kind.
+    /// The number of errors of this kind.
     pub fn of(&self, kind: ServerErrorKind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// How many errors of any kind.
+    /// The number of errors of all kinds.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

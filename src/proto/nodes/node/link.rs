@@ -248,8 +248,8 @@ impl Node {
         self.link.ended_unheard
     }
 
-    /// Whether the server has said nothing yet on a connection that is established: first bytes
-    /// that are none of a Redis server are to be reported as
+    /// Whether the server has not sent a byte yet on an established connection: first bytes that
+    /// are not from a Redis server are to be reported as
     /// [`NodeEvent::Foreign`](crate::proto::NodeEvent::Foreign).
     pub fn is_unheard(&self) -> bool {
         matches!(self.link.state, State::Handshaking { .. }) && !self.link.is_heard
@@ -261,7 +261,7 @@ impl Node {
         self.link.state == State::Ready && self.link.failures == 0 && !self.pipeline.has_late()
     }
 
-    /// Whether it can be sent commands now: it is ready, and its socket accepts more.
+    /// Whether commands can be sent to it now: it is ready, and its socket accepts more bytes.
     pub fn is_open(&self) -> bool {
         self.link.state == State::Ready && !self.link.is_blocked && !self.link.is_settling
     }

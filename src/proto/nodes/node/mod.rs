@@ -74,8 +74,8 @@ impl Effect {
         Effect::Fail(NodeOutcome::Protocol(ProtocolError::Unexpected));
 }
 
-/// One master as the engine sees it. See [`Engine::node`](crate::proto::Engine::node) for what a
-/// caller may know.
+/// One master as the engine sees it. A caller reads it through
+/// [`Engine::node`](crate::proto::Engine::node).
 pub struct Node {
     config: Arc<Config>,
     pub(crate) index: usize,

@@ -281,8 +281,8 @@ impl Node {
         Some(self.pipeline.in_flight.first()?.sent_at)
     }
 
-    /// How many replies may be passed in as grants: to all others, an integer may stand for
-    /// something else; see [`awaits`](Node::awaits). `usize::MAX` if there are no others.
+    /// The number of replies that can be passed in as grants. In later replies, an integer can
+    /// stand for other things; see [`awaits`](Node::awaits). `usize::MAX` if there are no others.
     #[inline]
     pub fn grants_awaited(&self) -> usize {
         if self.pipeline.others == 0 {
@@ -291,7 +291,7 @@ impl Node {
         self.pipeline.in_flight.iter().take_while(|sent| sent.request.round().is_some()).count()
     }
 
-    /// What an integer in the next reply stands for.
+    /// The meaning of an integer in the next reply.
     #[inline(never)]
     pub fn awaits(&self) -> Shape {
         self.pipeline.next_request().map_or(Shape::Number, Request::shape)
