@@ -4,6 +4,7 @@
 
 mod arrows;
 mod limits;
+mod messages;
 mod pages;
 mod prose;
 mod shown;

@@ -95,7 +95,7 @@ fn words(name: &str) -> Vec<String> {
 }
 
 /// `cfg(test)`, alone or with other conditions.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     let conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     conditions.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(needs_test)
 }

@@ -6,6 +6,8 @@ use crate::outcome::{NodeOutcome, ServerErrorKind, Unfit};
 use crate::proto::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo, Trial};
 use crate::proto::request::{HandshakeStep, Question};
 
+/// What servers say to a password if they have none.
+const HAS_NO_PASSWORD: [&str; 2] = ["without any password", "no password is set"];
 /// The steps that every connection takes, in order.
 const COMMON: [HandshakeStep; 7] = [
     HandshakeStep::SetName,
@@ -116,10 +118,9 @@ impl Node {
         let is_foreign_key =
             kind == ServerErrorKind::Permission && error.message.contains(" access ");
         if step == HandshakeStep::Authenticate {
-            let has_none = ["without any password", "no password is set"];
             // The code is enough, and the rest may contain the password in another form.
             let code = error.message.split(' ').next().unwrap_or_default();
-            let own = match has_none.iter().any(|text| error.message.contains(text)) {
+            let own = match HAS_NO_PASSWORD.iter().any(|text| error.message.contains(text)) {
                 true => Some("the server has no password; leave it out"),
                 false if code == "WRONGPASS" => {
                     Some("WRONGPASS: the user or the password is wrong")
