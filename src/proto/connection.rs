@@ -279,8 +279,8 @@ impl Engine {
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
             Push::AllChanged => {
-                for stand in self.waits.local.stands.watched_at(node) {
-                    self.with_waits(now, |waits, cx| waits.local.tell_change(cx, node, stand));
+                for entry in self.waits.local.entries.watched_at(node) {
+                    self.with_waits(now, |waits, cx| waits.local.tell_change(cx, node, entry));
                 }
                 true
             }

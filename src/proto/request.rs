@@ -99,12 +99,12 @@ pub(crate) enum HandshakeStep {
 pub(crate) enum WaitCommand {
     /// Whether clients can wait on this connection.
     Able(Ability),
-    /// A place in the queue, for the stand with this number.
+    /// A place in the queue, for the entry with this number.
     QueueUp(u32),
-    /// That the next key is watched, for one of a stand's watches.
-    Watch { stand: u32, watch: u32 },
+    /// That the next key is watched, for one of an entry's watches.
+    Watch { entry: u32, watch: u32 },
     /// How long the key lives; next to `Watch` on the wire.
-    TimeToLive { stand: u32, watch: u32 },
+    TimeToLive { entry: u32, watch: u32 },
     /// For a place that is left, by its number.
     StepOut(u32, Step),
 }

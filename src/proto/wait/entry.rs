@@ -1,4 +1,4 @@
-//! What an engine knows of its places in the queues on the masters: a *stand* for each key that it
+//! What an engine knows of its places in the queues on the masters: an *entry* for each key that it
 //! waits for, or holds after it has waited.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(super) enum StartedBy {
     Blindness,
 }
 
-pub(crate) struct Stand {
+pub(crate) struct QueueEntry {
     pub(super) key: Key,
     pub(super) seat: Seat,
     /// Nodes with queues of others, who see another node as the gate.
@@ -81,9 +81,9 @@ pub(crate) struct Stand {
     pub(super) saw_held: bool,
 }
 
-impl Stand {
-    pub(super) fn new(key: Key, now: Moment) -> Stand {
-        Stand {
+impl QueueEntry {
+    pub(super) fn new(key: Key, now: Moment) -> QueueEntry {
+        QueueEntry {
             key,
             seat: Seat::default(),
             foreign: NodeSet::EMPTY,
@@ -113,7 +113,7 @@ impl Stand {
     }
 
     /// Its place is told: those far back need not look soon.
-    pub(super) fn stand_at(&mut self, now: Moment, place: u32) {
+    pub(super) fn note_position(&mut self, now: Moment, place: u32) {
         self.seat.phase = Phase::Queued(place);
         if place < PLACE_NONE {
             let pause = SLOW_EACH.saturating_mul(place).min(SLOW_MAX);
@@ -157,7 +157,7 @@ impl Stand {
 }
 
 #[cfg(feature = "testing")]
-impl Stand {
+impl QueueEntry {
     /// What its parts do not agree on.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let Seat { gate, gates, phase } = &self.seat;
@@ -362,11 +362,11 @@ impl Watch {
     }
 }
 
-/// The stands, by number. A number is not used again within 2^32 stands, so that late answers find
-/// none.
+/// The entries, by number. A number is not used again within 2^32 entries, so that late answers
+/// find none.
 #[derive(Default)]
-pub(crate) struct Stands {
-    open: BTreeMap<u32, Stand>,
+pub(crate) struct QueueEntries {
+    open: BTreeMap<u32, QueueEntry>,
     last: u32,
     /// The keys of places that are left, until the command for that is handed out or withdrawn.
     left: BTreeMap<u32, Key>,
@@ -374,28 +374,28 @@ pub(crate) struct Stands {
     handed_out: Option<Key>,
 }
 
-impl Stands {
-    pub(super) fn insert(&mut self, stand: Stand) -> u32 {
+impl QueueEntries {
+    pub(super) fn insert(&mut self, entry: QueueEntry) -> u32 {
         let number = self.number();
-        self.open.insert(number, stand);
+        self.open.insert(number, entry);
         number
     }
 
-    /// A number that no stand has.
+    /// A number that no entry has.
     pub(super) fn number(&mut self) -> u32 {
         self.last = self.last.wrapping_add(1);
         self.last
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&Stand> {
+    pub(super) fn get(&self, number: u32) -> Option<&QueueEntry> {
         self.open.get(&number)
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Stand> {
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut QueueEntry> {
         self.open.get_mut(&number)
     }
 
-    pub(super) fn remove(&mut self, number: u32) -> Option<Stand> {
+    pub(super) fn remove(&mut self, number: u32) -> Option<QueueEntry> {
         self.open.remove(&number)
     }
 
@@ -422,11 +422,11 @@ impl Stands {
     }
 
     #[cfg(feature = "testing")]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Stand)> {
-        self.open.iter().map(|(number, stand)| (*number, stand))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &QueueEntry)> {
+        self.open.iter().map(|(number, entry)| (*number, entry))
     }
 
-    /// How many stands there are, and commands that are not handed out for places that are left.
+    /// How many entries there are, and commands that are not handed out for places that are left.
     pub(super) fn len(&self) -> usize {
         self.open.len() + self.left.len()
     }
@@ -436,18 +436,18 @@ impl Stands {
     }
 
     /// The numbers of those that this is true of, in their order.
-    pub(super) fn numbers_where(&self, is_it: impl Fn(&Stand) -> bool) -> Vec<u32> {
-        let found = self.open.iter().filter(|(_, stand)| is_it(stand));
+    pub(super) fn numbers_where(&self, is_it: impl Fn(&QueueEntry) -> bool) -> Vec<u32> {
+        let found = self.open.iter().filter(|(_, entry)| is_it(entry));
         found.map(|(number, _)| *number).collect()
     }
 
-    pub(crate) fn stand(&mut self, number: u32) -> &mut Stand {
+    pub(crate) fn entry(&mut self, number: u32) -> &mut QueueEntry {
         self.get_mut(number).expect("the stand was just looked up")
     }
 
     /// What is watched at this node: if any key may have changed, tell each of them.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
-        self.numbers_where(|stand| stand.watch.armed.contains(node))
+        self.numbers_where(|entry| entry.watch.armed.contains(node))
     }
 }
 
@@ -456,19 +456,19 @@ mod tests {
     use super::*;
     use crate::resource::Resource;
 
-    fn broken(change: impl FnOnce(&mut Stand)) -> Option<&'static str> {
+    fn broken(change: impl FnOnce(&mut QueueEntry)) -> Option<&'static str> {
         let now = Moment::from_nanos(1);
-        let mut stand = Stand::new(Key::new(Resource::new("r").unwrap(), b""), now);
-        stand.seat.change(Some(1));
-        stand.seat.ask(1);
-        change(&mut stand);
-        stand.broken()
+        let mut entry = QueueEntry::new(Key::new(Resource::new("r").unwrap(), b""), now);
+        entry.seat.change(Some(1));
+        entry.seat.ask(1);
+        change(&mut entry);
+        entry.broken()
     }
 
     #[test]
     fn entry_whose_parts_do_not_agree_is_found() {
         assert_eq!(broken(|_| ()), None);
-        type Change = fn(&mut Stand);
+        type Change = fn(&mut QueueEntry);
         let table: [(&str, Change); 4] = [
             ("it has asked for a place at no gate", |it| it.seat.gate = Some(2)),
             ("its turn is too long", |it| it.turn = Quota::Left(TURN_MAX + 1)),

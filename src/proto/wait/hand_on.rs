@@ -1,7 +1,7 @@
-//! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
+//! How an entry goes on when its line has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CROWD_FOR, Phase, Quota, Stand, StartedBy, TURN_MAX};
+use super::entry::{CROWD_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
 use crate::proto::command::{Reply, Step, Tell};
@@ -11,37 +11,37 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
 
-/// How a stand goes on when its line has the lock, or no longer wants it.
+/// How an entry goes on when its line has the lock, or no longer wants it.
 impl LocalQueues {
     /// The line has the lock (W11). A client that stood before it slept and is dropped.
     pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
-        let Some(number) = self.queues.stand_of(key) else {
+        let Some(number) = self.queues.entry_of(key) else {
             return;
         };
         let others = self.queues.others_of(key);
-        let Some(stand) = self.stands.get_mut(number) else {
+        let Some(entry) = self.entries.get_mut(number) else {
             return;
         };
         // Who overtakes comes behind one that sleeps, and behind no stranger.
-        let saw_held = std::mem::take(&mut stand.saw_held);
-        let found_free = stand.last_round.is_some_and(|by| by != StartedBy::Notification);
-        if found_free && saw_held && stand.seat.phase == Phase::Queued(0) {
+        let saw_held = std::mem::take(&mut entry.saw_held);
+        let found_free = entry.last_round.is_some_and(|by| by != StartedBy::Notification);
+        if found_free && saw_held && entry.seat.phase == Phase::Queued(0) {
             self.queues.note_strangers(cx.now, key);
         }
-        (stand.held, stand.check_at) = (Some(token), None);
-        (stand.backoff.in_row, stand.free_since, stand.watch.is_ambiguous) = (0, None, false);
-        stand.backoff.refused = NodeSet::EMPTY;
-        (stand.last_round, stand.has_to_ask) = (None, false);
-        stand.watch.forget();
-        stand.watch.end_pauses();
-        if stand.turn == Quota::NotYet {
+        (entry.held, entry.check_at) = (Some(token), None);
+        (entry.backoff.in_row, entry.free_since, entry.watch.is_ambiguous) = (0, None, false);
+        entry.backoff.refused = NodeSet::EMPTY;
+        (entry.last_round, entry.has_to_ask) = (None, false);
+        entry.watch.forget();
+        entry.watch.end_pauses();
+        if entry.turn == Quota::NotYet {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
-            stand.turn = Quota::Left(others.min(TURN_MAX));
+            entry.turn = Quota::Left(others.min(TURN_MAX));
         }
         // At a gate where the line does not stand yet, no client is known to sleep.
-        let stands_at = stand.seat.gate.filter(|gate| stand.seat.gates.contains(*gate));
-        if let Some(gate) = stands_at.filter(|_| stand.seat.phase != Phase::Queued(0)) {
-            stand.seat.phase = Phase::Queued(0);
+        let listed_at = entry.seat.gate.filter(|gate| entry.seat.gates.contains(*gate));
+        if let Some(gate) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
+            entry.seat.phase = Phase::Queued(0);
             self.desk.stats.skipped += 1;
             self.step_aside(cx, gate, key.clone(), Step::ToFront);
         }
@@ -61,11 +61,11 @@ impl LocalQueues {
             return Hand::NONE;
         }
         let is_awaited = self.queues.first_of(key).is_some();
-        let number = self.queues.stand_of(key);
+        let number = self.queues.entry_of(key);
         // A row without a place on the masters ends at all nodes, so that it is not much longer
         // than the turns of those who wait.
         let is_counted = is_awaited || number.is_none() && self.queues.ends_row(key);
-        let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
+        let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) else {
             // No other client is known to wait: count, if this line is about to take it again or
             // has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
@@ -78,20 +78,20 @@ impl LocalQueues {
                 false => Hand::NONE,
             };
         };
-        let gate = stand.seat.gate.map_or(NodeSet::EMPTY, NodeSet::one);
-        match stand.turn {
+        let gate = entry.seat.gate.map_or(NodeSet::EMPTY, NodeSet::one);
+        match entry.turn {
             // No other client stands in its queue, but one might stand in another.
             Quota::Unlimited if is_awaited => {
                 Hand { gates: self.counted_gate(cx, key), ..Hand::NONE }
             }
             Quota::Left(left @ 1..) if is_awaited => {
-                stand.turn = Quota::Left(left - 1);
+                entry.turn = Quota::Left(left - 1);
                 Hand { gates: gate, ..Hand::NONE }
             }
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
-                let mut gates = stand.seat.gates;
+                let mut gates = entry.seat.gates;
                 gates.extend(gate);
-                gates.extend(stand.foreign);
+                gates.extend(entry.foreign);
                 self.desk.stats.notifications_sent += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
                 if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.desk.has_channel(cx)
@@ -114,13 +114,13 @@ impl LocalQueues {
 
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
     /// whether its first waits there.
-    pub(super) fn stand_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
+    pub(super) fn queue_after_release(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         // A row has ended: the answers say whether others wait.
-        let Some(number) = self.queues.stand_of(key) else {
+        let Some(number) = self.queues.entry_of(key) else {
             return false;
         };
-        self.stands.remove(number);
-        self.queues.set_stand(key, None);
+        self.entries.remove(number);
+        self.queues.set_entry(key, None);
         self.line_up_behind(cx, key)
     }
 
@@ -136,17 +136,17 @@ impl LocalQueues {
 
     /// A gate has said how many stand in its queue (W7, W13).
     fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
-        let number = self.queues.stand_of(key);
-        if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
-            let others = left - left.min(u64::from(stand.seat.gates.contains(node)));
-            match others > 0 && stand.seat.gate != Some(node) {
-                true => stand.foreign.insert(node),
-                false => stand.foreign.remove(node),
+        let number = self.queues.entry_of(key);
+        if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
+            let others = left - left.min(u64::from(entry.seat.gates.contains(node)));
+            match others > 0 && entry.seat.gate != Some(node) {
+                true => entry.foreign.insert(node),
+                false => entry.foreign.remove(node),
             }
-            stand.turn = match (stand.turn, others) {
+            entry.turn = match (entry.turn, others) {
                 (Quota::NotYet, _) => Quota::NotYet,
                 // Others wait elsewhere.
-                (turn, 0) if !stand.foreign.is_empty() => turn,
+                (turn, 0) if !entry.foreign.is_empty() => turn,
                 (_, 0) => Quota::Unlimited,
                 (Quota::Left(left), _) => Quota::Left(left),
                 (Quota::Unlimited, _) => Quota::Left(TURN_MAX),
@@ -155,12 +155,12 @@ impl LocalQueues {
         }
         let is_line = self.queues.first_of(key).is_some() || self.queues.holder_of(key).is_some();
         if left > 0 && is_line {
-            let mut stand = Stand::new(key.clone(), cx.now);
+            let mut entry = QueueEntry::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
-            (stand.seat.gate, stand.turn) = (Some(node), Quota::Left(left));
-            stand.held = self.queues.holder_of(key);
-            let number = self.stands.insert(stand);
-            self.queues.set_stand(key, Some(number));
+            (entry.seat.gate, entry.turn) = (Some(node), Quota::Left(left));
+            entry.held = self.queues.holder_of(key);
+            let number = self.entries.insert(entry);
+            self.queues.set_entry(key, Some(number));
         } else {
             match left > 0 {
                 true => self.queues.set_crowd(key, cx.now.after(CROWD_FOR), Some(node)),
@@ -184,7 +184,7 @@ impl LocalQueues {
                     Some(waiting) => self.note_left(cx, node, key, waiting),
                     None => {
                         self.queues.bar(cx.now, key, node, Bar::ForNow);
-                        if let Some(number) = self.queues.stand_of(key) {
+                        if let Some(number) = self.queues.entry_of(key) {
                             self.bar(cx, node, number, Bar::ForNow);
                         }
                     }

@@ -80,8 +80,8 @@ struct Queue {
     /// What the nodes said to the acquisition that asks for the others, or to one before it, in the
     /// last round that was not cut off.
     report: Option<(Failure, LockError)>,
-    /// The number of its stand in the queues on the masters, if it has one.
-    stand: Option<u32>,
+    /// The number of its entry in the queues on the masters, if it has one.
+    entry: Option<u32>,
     /// Until then, others are believed to wait on the masters (W7); and the node that said so.
     crowd: Option<(Moment, Option<usize>)>,
     /// Its locks since it last left the masters to others (W13).
@@ -125,19 +125,19 @@ impl Queues {
         self.by_key.values().map(waiting).sum()
     }
 
-    /// Locks that were handed on, dropped or not released leave empty queues. Returns the stands
+    /// Locks that were handed on, dropped or not released leave empty queues. Returns the entries
     /// that nothing needs.
     fn tidy(&mut self, now: Moment) -> Vec<u32> {
-        let mut stands = Vec::new();
+        let mut entries = Vec::new();
         if self.by_key.len() >= self.tidy_at {
             self.by_key.retain(|_, queue| {
                 let is_kept = queue.is_needed(now);
-                stands.extend(queue.stand.filter(|_| !is_kept));
+                entries.extend(queue.entry.filter(|_| !is_kept));
                 is_kept
             });
             self.tidy_at = (2 * self.by_key.len()).max(QUEUES_TIDY);
         }
-        stands
+        entries
     }
 
     /// Forgets a queue without a member, a lock or a crowd.
@@ -148,7 +148,7 @@ impl Queues {
                 queue.row.forget_pause();
             }
         }
-        let is_idle = |queue: &&Queue| !queue.is_needed(now) && queue.stand.is_none();
+        let is_idle = |queue: &&Queue| !queue.is_needed(now) && queue.entry.is_none();
         if self.by_key.get(key).filter(is_idle).is_some() {
             self.by_key.remove(key);
         }
@@ -182,13 +182,13 @@ impl Queues {
 
 /// Places in the queues on the masters.
 impl Queues {
-    pub(super) fn stand_of(&self, key: &Key) -> Option<u32> {
-        self.by_key.get(key)?.stand
+    pub(super) fn entry_of(&self, key: &Key) -> Option<u32> {
+        self.by_key.get(key)?.entry
     }
 
-    pub(super) fn set_stand(&mut self, key: &Key, stand: Option<u32>) {
+    pub(super) fn set_entry(&mut self, key: &Key, entry: Option<u32>) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.stand = stand;
+            queue.entry = entry;
         }
     }
 
@@ -377,8 +377,8 @@ impl LocalQueues {
     /// A new acquisition joins the queue for its key. Returns whether its first round may start
     /// now; if not, an order will say when.
     pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
-        for stand in self.queues.tidy(cx.now) {
-            self.stands.remove(stand);
+        for entry in self.queues.tidy(cx.now) {
+            self.entries.remove(entry);
         }
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             let queue = Queue { first: Some(First::new(who, false)), ..Queue::default() };
@@ -406,7 +406,7 @@ impl LocalQueues {
     /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
     /// sleeps on.
     pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) {
-        if self.handle_stand_due(cx, key, who) {
+        if self.handle_entry_due(cx, key, who) {
             return;
         }
         let queue = self.queues.by_key.get(key);
@@ -441,7 +441,7 @@ impl LocalQueues {
         if queue.is_first(id) {
             queue.first = None;
             queue.report = report.or(queue.report.take());
-            if let (Some((token, _)), Some(_)) = (got, queue.stand) {
+            if let (Some((token, _)), Some(_)) = (got, queue.entry) {
                 self.hold_through_queue(cx, key, token);
             }
             return self.call_next(cx, key, was_waiting);
@@ -467,15 +467,15 @@ impl LocalQueues {
         });
         let Some(who) = next else {
             if held_until.is_none() {
-                self.leave_stand_of(cx, key);
+                self.leave_entry_of(cx, key);
                 self.queues.drop_idle(cx.now, key);
             }
             return;
         };
         queue.first = Some(First::new(who, true));
-        match (held_until, queue.stand) {
+        match (held_until, queue.entry) {
             (Some(held_until), _) => self.desk.sleep_until(who, held_until),
-            (None, Some(stand)) if self.inherit(cx, who, stand, was_waiting) => {}
+            (None, Some(entry)) if self.inherit(cx, who, entry, was_waiting) => {}
             (None, _) => self.start(key, who),
         }
     }
@@ -510,7 +510,7 @@ impl LocalQueues {
     pub(crate) fn hold_no_longer(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         self.call_first(cx, key, token);
         if self.queues.first_of(key).is_none() {
-            self.leave_stand_of(cx, key);
+            self.leave_entry_of(cx, key);
         }
     }
 
@@ -529,7 +529,7 @@ impl LocalQueues {
 
     /// A round found no quorum: its place is left, so that no client waits behind it (W12).
     pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Key) {
-        self.leave_stand_of(cx, key);
+        self.leave_entry_of(cx, key);
     }
 }
 
@@ -537,7 +537,7 @@ impl LocalQueues {
 impl LocalQueues {
     /// How many acquisitions wait, and how many places and commands about them there are.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        (self.queues.waiting(), self.stands.len())
+        (self.queues.waiting(), self.entries.len())
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use desk::Desk;
-use entry::Stands;
+use entry::QueueEntries;
 use local_queue::Queues;
 pub(super) use local_queue::{Departure, WaitingOp};
 use visit::Visits;
@@ -118,7 +118,7 @@ pub(crate) struct WaitStats {
 pub(crate) struct LocalQueues {
     pub(super) desk: Desk,
     pub(super) queues: Queues,
-    pub(super) stands: Stands,
+    pub(super) entries: QueueEntries,
 }
 
 /// All that waits, and what the masters' queues have of it.
@@ -131,10 +131,10 @@ pub(crate) struct WaitQueues {
 impl LocalQueues {
     /// What is broken of an entry, with its key.
     pub(super) fn broken(&self) -> Option<String> {
-        self.stands.iter().find_map(|(number, stand)| {
-            let is_its = self.queues.stand_of(&stand.key) == Some(number);
-            let what = stand.broken().or((!is_its).then_some("its queue has another entry"));
-            what.map(|what| format!("{:?}: {what}", stand.key))
+        self.entries.iter().find_map(|(number, entry)| {
+            let is_its = self.queues.entry_of(&entry.key) == Some(number);
+            let what = entry.broken().or((!is_its).then_some("its queue has another entry"));
+            what.map(|what| format!("{:?}: {what}", entry.key))
         })
     }
 }
@@ -142,8 +142,9 @@ impl LocalQueues {
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
-        let (desk, queues, stands) = (Desk::new(config), Queues::new(seed), Stands::default());
-        let local = LocalQueues { desk, queues, stands };
+        let (desk, queues, entries) =
+            (Desk::new(config), Queues::new(seed), QueueEntries::default());
+        let local = LocalQueues { desk, queues, entries };
         WaitQueues { local, visits: Visits::default() }
     }
 

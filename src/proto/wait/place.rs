@@ -6,7 +6,7 @@
 //! when an ordinary round of acquisition starts.
 
 use super::choice::may_pass_on;
-use super::entry::{PLACE_NONE, Phase, Stand, StartedBy};
+use super::entry::{PLACE_NONE, Phase, QueueEntry, StartedBy};
 use super::local_queue::WaitingOp;
 use super::{Cx, LocalQueues, WaitOrder};
 use crate::proto::command::Step;
@@ -15,7 +15,7 @@ use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 
-/// The stand of a line's first.
+/// The entry of a line's first.
 impl LocalQueues {
     /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
     /// acquisition waits in a queue. If not, it waits for a random delay (R9).
@@ -30,16 +30,16 @@ impl LocalQueues {
             return false;
         }
         let (round_trip, random) = (cx.round_trip(), cx.entropy.next_u64());
-        let number = self.stand_for(cx, key);
-        let stand = self.stands.stand(number);
-        if let Some(by) = stand.last_round.take() {
-            stand.watch.is_ambiguous |= by == StartedBy::Invalidation;
+        let number = self.entry_for(cx, key);
+        let entry = self.entries.entry(number);
+        if let Some(by) = entry.last_round.take() {
+            entry.watch.is_ambiguous |= by == StartedBy::Invalidation;
             self.desk.stats.spurious_wakeups += 1;
         }
-        (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
-        stand.free_since = None;
-        stand.watch.forget();
-        stand.check_at = stand.backoff.note_refused(cx.now, round_trip, refused, random);
+        (entry.held, entry.saw_held, entry.has_to_ask) = (None, true, false);
+        entry.free_since = None;
+        entry.watch.forget();
+        entry.check_at = entry.backoff.note_refused(cx.now, round_trip, refused, random);
         self.take_place(cx, who, number)
     }
 
@@ -49,10 +49,10 @@ impl LocalQueues {
         if !self.desk.is_on() {
             return false;
         }
-        let number = self.stand_for(cx, key);
-        let stand = self.stands.stand(number);
-        (stand.held, stand.check_at) = (None, None);
-        stand.watch.forget();
+        let number = self.entry_for(cx, key);
+        let entry = self.entries.entry(number);
+        (entry.held, entry.check_at) = (None, None);
+        entry.watch.forget();
         self.take_place(cx, who, number)
     }
 
@@ -63,7 +63,7 @@ impl LocalQueues {
         }
     }
 
-    /// The acquisition is now the first of its line, which has this stand (W12). If the one before
+    /// The acquisition is now the first of its line, which has this entry (W12). If the one before
     /// it was waiting there, the place and the watches stay as they are. If that one was about to
     /// try, this one tries, because no second message says that the lock is free. Returns whether
     /// it goes on from there.
@@ -74,14 +74,14 @@ impl LocalQueues {
         number: u32,
         was_waiting: bool,
     ) -> bool {
-        let Some(stand) = self.stands.get(number).filter(|stand| stand.held.is_none()) else {
+        let Some(entry) = self.entries.get(number).filter(|entry| entry.held.is_none()) else {
             return false;
         };
-        let key = stand.key.clone();
-        if stand.has_to_ask || !was_waiting {
-            self.try_now(cx, who, number, stand.last_round.unwrap_or(StartedBy::KeySeenAbsent));
-        } else if stand.seat.gate.is_some() {
-            self.set_stand_timer(number);
+        let key = entry.key.clone();
+        if entry.has_to_ask || !was_waiting {
+            self.try_now(cx, who, number, entry.last_round.unwrap_or(StartedBy::KeySeenAbsent));
+        } else if entry.seat.gate.is_some() {
+            self.set_entry_timer(number);
         } else {
             return self.queue_up_first(cx, who, &key);
         }
@@ -91,40 +91,40 @@ impl LocalQueues {
     /// The round of a line's first is cut off when its patience ends: the next one is to try in
     /// its place.
     pub(crate) fn cut_off(&mut self, key: &Key) {
-        let number = self.queues.stand_of(key);
-        if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
-            stand.has_to_ask = true;
+        let number = self.queues.entry_of(key);
+        if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
+            entry.has_to_ask = true;
         }
     }
 
-    pub(super) fn stand_for(&mut self, cx: &mut Cx<'_>, key: &Key) -> u32 {
-        if let Some(number) = self.queues.stand_of(key) {
+    pub(super) fn entry_for(&mut self, cx: &mut Cx<'_>, key: &Key) -> u32 {
+        if let Some(number) = self.queues.entry_of(key) {
             return number;
         }
-        let number = self.stands.insert(Stand::new(key.clone(), cx.now));
-        self.queues.set_stand(key, Some(number));
+        let number = self.entries.insert(QueueEntry::new(key.clone(), cx.now));
+        self.queues.set_entry(key, Some(number));
         number
     }
 
-    /// Queues up at the gate, or at another one if it is lost. Without any, the stand is given up:
+    /// Queues up at the gate, or at another one if it is lost. Without any, the entry is given up:
     /// returns false.
     pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
         if !self.find_gate(cx, number) {
-            self.leave_stand(cx, number);
+            self.leave_entry(cx, number);
             return false;
         }
         let random = cx.entropy.next_u64();
-        self.stands.stand(number).polls.begin_again(cx.now, random);
+        self.entries.entry(number).polls.begin_again(cx.now, random);
         self.ask_for_place(cx, number);
-        self.desk.sleep_until(who, self.stands.stand(number).due());
+        self.desk.sleep_until(who, self.entries.entry(number).due());
         true
     }
 
-    /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
+    /// Makes sure that the entry has a gate (W2, W3). Returns whether it has one.
     pub(super) fn find_gate(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
-        let stand = self.stands.get(number).expect("the caller has looked it up");
-        let (before, is_new) = (stand.seat.gate, stand.polls.is_new);
-        let barred = self.queues.barred(cx.now, &stand.key);
+        let entry = self.entries.get(number).expect("the caller has looked it up");
+        let (before, is_new) = (entry.seat.gate, entry.polls.is_new);
+        let barred = self.queues.barred(cx.now, &entry.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
             !barred.contains(node) && (may_be || is_new && self.desk.choice(cx).is_awaited(node))
@@ -132,10 +132,10 @@ impl LocalQueues {
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let gate = self.desk.choice(cx).gate_among(&stand.key, is_candidate);
-        let stand = self.stands.stand(number);
-        let is_moved = !stand.seat.gates.is_empty() && gate.is_some();
-        stand.seat.change(gate);
+        let gate = self.desk.choice(cx).gate_among(&entry.key, is_candidate);
+        let entry = self.entries.entry(number);
+        let is_moved = !entry.seat.gates.is_empty() && gate.is_some();
+        entry.seat.change(gate);
         self.desk.stats.requeued += u64::from(is_moved);
         gate.is_some()
     }
@@ -143,8 +143,8 @@ impl LocalQueues {
     /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(gate) = self
-            .stands
-            .stand(number)
+            .entries
+            .entry(number)
             .seat
             .gate
             .filter(|gate| self.desk.choice(cx).may_wait_at(*gate))
@@ -153,7 +153,7 @@ impl LocalQueues {
         };
         match self.desk.able[gate].state() {
             QueueSupport::Available => {
-                self.stands.stand(number).seat.ask(gate);
+                self.entries.entry(number).seat.ask(gate);
                 self.desk.send(gate, WaitCommand::QueueUp(number));
             }
             _ => self.ask_ability(cx, gate),
@@ -181,115 +181,116 @@ impl LocalQueues {
 
     /// A node is ready: it may be the gate of some.
     pub(super) fn open_gate(&mut self, cx: &mut Cx<'_>, node: usize) {
-        let is_here =
-            |stand: &Stand| stand.seat.gate == Some(node) && stand.seat.phase == Phase::Unqueued;
-        for number in self.stands.numbers_where(is_here) {
+        let is_here = |entry: &QueueEntry| {
+            entry.seat.gate == Some(node) && entry.seat.phase == Phase::Unqueued
+        };
+        for number in self.entries.numbers_where(is_here) {
             self.ask_for_place(cx, number);
         }
     }
 
     /// The node's connection has ended, or it did not answer in time (W3).
     pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if self.stands.is_empty() {
+        if self.entries.is_empty() {
             return;
         }
         let is_lost = !cx.nodes.open().contains(node);
-        let is_there = |stand: &Stand| {
-            let is_listed = stand.seat.gate == Some(node) || stand.seat.gates.contains(node);
-            is_listed || stand.watch.has(node)
+        let is_there = |entry: &QueueEntry| {
+            let is_listed = entry.seat.gate == Some(node) || entry.seat.gates.contains(node);
+            is_listed || entry.watch.has(node)
         };
-        for number in self.stands.numbers_where(is_there) {
-            let stand = self.stands.stand(number);
+        for number in self.entries.numbers_where(is_there) {
+            let entry = self.entries.entry(number);
             if is_lost {
-                stand.seat.gates.remove(node);
+                entry.seat.gates.remove(node);
             }
-            let was_watched = stand.watch.has(node);
-            stand.watch.remove(node);
-            if stand.seat.gate == Some(node) {
-                stand.seat.change(None);
-                stand.check_by(cx.now);
+            let was_watched = entry.watch.has(node);
+            entry.watch.remove(node);
+            if entry.seat.gate == Some(node) {
+                entry.seat.change(None);
+                entry.check_by(cx.now);
             } else if was_watched {
-                stand.check_by(cx.now);
+                entry.check_by(cx.now);
             }
-            self.set_stand_timer(number);
+            self.set_entry_timer(number);
         }
     }
 
-    /// The first of the line wakes up when something is due for its stand.
-    pub(super) fn set_stand_timer(&mut self, number: u32) {
+    /// The first of the line wakes up when something is due for its entry.
+    pub(super) fn set_entry_timer(&mut self, number: u32) {
         if let Some(who) = self.waiting_at(number) {
-            self.desk.sleep_until(who, self.stands.stand(number).due());
+            self.desk.sleep_until(who, self.entries.entry(number).due());
         }
     }
 
     /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
     /// due is done.
-    pub(super) fn handle_stand_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
-        let Some(number) = self.queues.stand_of(key) else {
+    pub(super) fn handle_entry_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
+        let Some(number) = self.queues.entry_of(key) else {
             return false;
         };
-        let Some(stand) = self.stands.get(number).filter(|stand| stand.held.is_none()) else {
+        let Some(entry) = self.entries.get(number).filter(|entry| entry.held.is_none()) else {
             return false;
         };
-        if self.queues.first_of(&stand.key) != Some(who.id) {
+        if self.queues.first_of(&entry.key) != Some(who.id) {
             return false;
         }
-        let before = stand.seat.gate;
+        let before = entry.seat.gate;
         let random = cx.entropy.next_u64();
-        let stand = self.stands.stand(number);
-        if cx.now >= stand.polls.at {
+        let entry = self.entries.entry(number);
+        if cx.now >= entry.polls.at {
             self.look_slowly(cx, number, random);
         }
         if !self.find_gate(cx, number) {
-            self.leave_stand(cx, number);
+            self.leave_entry(cx, number);
             return false;
         }
-        let stand = self.stands.stand(number);
-        if stand.seat.gate == before {
+        let entry = self.entries.entry(number);
+        if entry.seat.gate == before {
             self.do_what_is_due(cx, who, number);
         } else {
-            stand.move_on(cx.now, random);
+            entry.move_on(cx.now, random);
             self.ask_for_place(cx, number);
         }
-        self.set_stand_timer(number);
+        self.set_entry_timer(number);
         true
     }
 
     /// Asks for the place again. The first in the queue also looks at other nodes (W10).
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
-        let stand = self.stands.stand(number);
-        stand.polls.next(cx.now, random);
-        let mut asked = stand.watch.wanted;
-        stand.seat.gate.into_iter().for_each(|gate| asked.insert(gate));
+        let entry = self.entries.entry(number);
+        entry.polls.next(cx.now, random);
+        let mut asked = entry.watch.wanted;
+        entry.seat.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, QueueObstacle::Channel);
             }
         }
-        let stand = self.stands.stand(number);
-        if stand.seat.phase == Phase::Queued(0) {
-            stand.watch.rotation = stand.watch.rotation.wrapping_add(1);
-            stand.check_by(cx.now);
+        let entry = self.entries.entry(number);
+        if entry.seat.phase == Phase::Queued(0) {
+            entry.watch.rotation = entry.watch.rotation.wrapping_add(1);
+            entry.check_by(cx.now);
         }
         self.ask_for_place(cx, number);
     }
 
     pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) {
-        let stand = self.stands.stand(number);
-        if stand.watch.free_at.is_some_and(|at| cx.now >= at) {
+        let entry = self.entries.entry(number);
+        if entry.watch.free_at.is_some_and(|at| cx.now >= at) {
             self.handle_free(cx, who, number, StartedBy::Expiry);
         }
         // It may have started a round.
-        let Some(stand) = self.stands.get_mut(number) else {
+        let Some(entry) = self.entries.get_mut(number) else {
             return;
         };
-        let is_waiting = self.queues.waiting_first(&stand.key).is_some();
-        if is_waiting && stand.blind_until.take_if(|at| cx.now >= *at).is_some() {
+        let is_waiting = self.queues.waiting_first(&entry.key).is_some();
+        if is_waiting && entry.blind_until.take_if(|at| cx.now >= *at).is_some() {
             return self.try_now(cx, who, number, StartedBy::Blindness);
         }
-        if is_waiting && stand.check_at.is_some_and(|at| cx.now >= at) {
-            stand.check_at = None;
-            match stand.seat.position() {
+        if is_waiting && entry.check_at.is_some_and(|at| cx.now >= at) {
+            entry.check_at = None;
+            match entry.seat.position() {
                 None | Some(0 | 1) => self.watch(cx, number),
                 Some(_) => self.ask_for_place(cx, number),
             }
@@ -300,17 +301,17 @@ impl LocalQueues {
 /// How a place is left.
 impl LocalQueues {
     /// The key's line has no use for its places (W12).
-    pub(crate) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Key) {
-        if let Some(number) = self.queues.stand_of(key) {
-            self.leave_stand(cx, number);
+    pub(crate) fn leave_entry_of(&mut self, cx: &Cx<'_>, key: &Key) {
+        if let Some(number) = self.queues.entry_of(key) {
+            self.leave_entry(cx, number);
         }
     }
 
-    pub(super) fn leave_stand(&mut self, cx: &Cx<'_>, number: u32) {
-        let Some(Stand { key, seat, .. }) = self.stands.remove(number) else {
+    pub(super) fn leave_entry(&mut self, cx: &Cx<'_>, number: u32) {
+        let Some(QueueEntry { key, seat, .. }) = self.entries.remove(number) else {
             return;
         };
-        self.queues.set_stand(&key, None);
+        self.queues.set_entry(&key, None);
         for gate in seat.gates.iter() {
             self.step_aside(cx, gate, key.clone(), Step::Out);
         }
@@ -318,8 +319,8 @@ impl LocalQueues {
 
     /// The line's place at its gate goes to a visit. Returns the gate.
     pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
-        let Stand { key, seat, .. } = self.stands.remove(number)?;
-        self.queues.set_stand(&key, None);
+        let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
+        self.queues.set_entry(&key, None);
         for other in seat.gates.iter().filter(|other| Some(*other) != seat.gate) {
             self.step_aside(cx, other, key.clone(), Step::Out);
         }
@@ -328,18 +329,18 @@ impl LocalQueues {
 
     /// A visit leaves the place that was the line's: the line has its next turn behind the others.
     pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, gate: usize) {
-        let Some(stand) = self.stands.get_mut(number).filter(|stand| stand.held.is_none()) else {
+        let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
             return;
         };
-        let (key, is_there) = (stand.key.clone(), stand.seat.gate == Some(gate));
+        let (key, is_there) = (entry.key.clone(), entry.seat.gate == Some(gate));
         if is_there {
-            (stand.seat.phase, stand.check_at) = (Phase::Unqueued, None);
-            stand.watch.forget();
+            (entry.seat.phase, entry.check_at) = (Phase::Unqueued, None);
+            entry.watch.forget();
         }
         self.step_aside(cx, gate, key, Step::Out);
         if is_there {
             self.ask_for_place(cx, number);
-            self.set_stand_timer(number);
+            self.set_entry_timer(number);
         }
     }
 
@@ -349,20 +350,20 @@ impl LocalQueues {
         if !may_pass_on(cx.nodes, gate) {
             return;
         }
-        let place = self.stands.leave(key);
+        let place = self.entries.leave(key);
         self.desk.send(gate, WaitCommand::StepOut(place, to));
     }
 
-    /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
+    /// The acquisition that waits in this entry, and its patience. `None` while a round of it is in
     /// flight, and while its engine holds the lock.
     pub(super) fn waiting_at(&self, number: u32) -> Option<WaitingOp> {
-        let stand = self.stands.get(number).filter(|stand| stand.held.is_none())?;
-        self.queues.waiting_first(&stand.key)
+        let entry = self.entries.get(number).filter(|entry| entry.held.is_none())?;
+        self.queues.waiting_first(&entry.key)
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.
     pub(crate) fn place_of(&self, key: &Key) -> Option<u32> {
-        let number = self.queues.stand_of(key)?;
-        self.stands.get(number)?.seat.position().filter(|place| *place != PLACE_NONE)
+        let number = self.queues.entry_of(key)?;
+        self.entries.get(number)?.seat.position().filter(|place| *place != PLACE_NONE)
     }
 }

@@ -113,7 +113,7 @@ enum AfterRefusal {
     PassOnAndPause,
 }
 
-/// The visits, by a number that is none of a stand.
+/// The visits, by a number that is none of an entry.
 #[derive(Default)]
 pub(crate) struct Visits {
     open: BTreeMap<u32, Visit>,
@@ -435,7 +435,7 @@ impl WaitQueues {
         if let Some(before) = before.filter(|before| Some(*before) != number) {
             self.leave_to_others(cx, before, (id, key), None);
         }
-        let number = number.unwrap_or_else(|| self.local.stands.number());
+        let number = number.unwrap_or_else(|| self.local.entries.number());
         if !self.visits.join(cx.now, number, &plain, (id, line)) {
             return None;
         }
@@ -469,7 +469,7 @@ impl WaitQueues {
             }
             ask_at = cx.now.after(stagger);
         }
-        let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.stands.number());
+        let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.entries.number());
         if !self.visits.join(cx.now, number, &plain, (id, key.row().line)) {
             return false;
         }
@@ -497,7 +497,7 @@ impl WaitQueues {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
         };
-        if self.local.queues.stand_of(&visit.key).is_some() {
+        if self.local.queues.entry_of(&visit.key).is_some() {
             return;
         }
         let is_able = |node: usize| {
@@ -672,13 +672,13 @@ impl WaitQueues {
     /// The lock is released, and this visit asks for it next. If the line's turn is over, its place
     /// is the visit's from now on.
     pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Key) -> AfterRelease {
-        let stand = self.local.queues.stand_of(key);
+        let entry = self.local.queues.entry_of(key);
         let is_turn_over =
-            stand.and_then(|stand| self.local.stands.get(stand)).is_some_and(|stand| {
-                matches!(stand.turn, Quota::NotYet | Quota::Left(0)) && !stand.seat.gates.is_empty()
+            entry.and_then(|entry| self.local.entries.get(entry)).is_some_and(|entry| {
+                matches!(entry.turn, Quota::NotYet | Quota::Left(0)) && !entry.seat.gates.is_empty()
             });
         let place =
-            stand.filter(|_| is_turn_over).and_then(|stand| self.local.give_place(cx, stand));
+            entry.filter(|_| is_turn_over).and_then(|entry| self.local.give_place(cx, entry));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
             if let Some(gate) = place {
@@ -691,7 +691,7 @@ impl WaitQueues {
             return AfterRelease::LineUp;
         }
         if self.local.queues.first_of(key).is_none() {
-            self.local.leave_stand_of(cx, key);
+            self.local.leave_entry_of(cx, key);
         }
         AfterRelease::Nothing
     }
@@ -755,9 +755,9 @@ impl WaitQueues {
         let Some(key) = self.visits.key_of(number).cloned() else {
             return;
         };
-        match self.local.queues.stand_of(&key) {
+        match self.local.queues.entry_of(&key) {
             None => self.local.step_aside(cx, gate, key, Step::Out),
-            Some(stand) if was_the_lines => self.local.queue_up_again(cx, stand, gate),
+            Some(entry) if was_the_lines => self.local.queue_up_again(cx, entry, gate),
             Some(_) => {}
         }
     }

@@ -3,7 +3,7 @@
 //! An answer or a message is about one key: it goes to the local queue or to the visit of that key.
 
 use super::ability::Learned;
-use super::entry::Stand;
+use super::entry::QueueEntry;
 use super::local_queue::Bar;
 use super::{AfterRelease, Cx, Hand, WaitQueues};
 use crate::moment::Moment;
@@ -22,7 +22,7 @@ use crate::token::LockToken;
 impl WaitQueues {
     /// The handshake with a node is complete.
     pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if !self.local.stands.is_empty() {
+        if !self.local.entries.is_empty() {
             self.local.open_gate(cx, node);
             self.open_visits(cx, node);
         }
@@ -51,16 +51,17 @@ impl WaitQueues {
                 self.local.open_gate(cx, node);
                 self.open_visits(cx, node);
                 for number in
-                    self.local.stands.numbers_where(|stand| stand.watch.wanted.contains(node))
+                    self.local.entries.numbers_where(|entry| entry.watch.wanted.contains(node))
                 {
-                    self.local.stands.stand(number).watch.wanted.remove(node);
+                    self.local.entries.entry(number).watch.wanted.remove(node);
                     self.local.watch_nodes(number, NodeSet::one(node));
                 }
             }
             Learned::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
             Learned::CannotWaitNow => {
-                let needs = |stand: &Stand| stand.seat.gate == Some(node) || stand.watch.has(node);
-                for number in self.local.stands.numbers_where(needs) {
+                let needs =
+                    |entry: &QueueEntry| entry.seat.gate == Some(node) || entry.watch.has(node);
+                for number in self.local.entries.numbers_where(needs) {
                     self.local.bar(cx, node, number, Bar::ForNow);
                 }
             }
@@ -77,15 +78,15 @@ impl WaitQueues {
     pub(crate) fn is_wait_over(&self, command: WaitCommand) -> bool {
         match command {
             WaitCommand::QueueUp(number)
-            | WaitCommand::Watch { stand: number, .. }
-            | WaitCommand::TimeToLive { stand: number, .. } => {
-                self.local.stands.get(number).is_none() && self.visits.key_of(number).is_none()
+            | WaitCommand::Watch { entry: number, .. }
+            | WaitCommand::TimeToLive { entry: number, .. } => {
+                self.local.entries.get(number).is_none() && self.visits.key_of(number).is_none()
             }
             WaitCommand::Able(_) | WaitCommand::StepOut(..) => false,
         }
     }
 
-    /// Hands out a command of a wait. The stand that it is for is still there.
+    /// Hands out a command of a wait. The entry that it is for is still there.
     pub(crate) fn hand_out(
         &mut self,
         now: Moment,
@@ -94,31 +95,31 @@ impl WaitQueues {
         command: WaitCommand,
     ) -> Action<'_> {
         match command {
-            WaitCommand::Watch { stand, watch } => {
+            WaitCommand::Watch { entry, watch } => {
                 // Next to it on the wire: the permission is for one command.
-                let next = WaitCommand::TimeToLive { stand, watch };
+                let next = WaitCommand::TimeToLive { entry, watch };
                 nodes.outbox.push_front(Outgoing::Wait(node, next));
             }
-            WaitCommand::StepOut(place, _) => self.local.stands.hand_out(place),
+            WaitCommand::StepOut(place, _) => self.local.entries.hand_out(place),
             WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
         }
         let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
         let channel = self.local.desk.channel.as_deref().expect("waits have a channel");
         let key_of = |number| {
-            let key = self.local.stands.get(number).map(|stand| &stand.key);
+            let key = self.local.entries.get(number).map(|entry| &entry.key);
             key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Key::as_bytes)
         };
         let command = match command {
             WaitCommand::Able(ability) => ability.command(channel),
-            WaitCommand::QueueUp(stand) => {
-                Command::Wait(Wait::QueueUp { key: key_of(stand), channel })
+            WaitCommand::QueueUp(entry) => {
+                Command::Wait(Wait::QueueUp { key: key_of(entry), channel })
             }
             WaitCommand::Watch { .. } => Command::Wait(Wait::Cache),
-            WaitCommand::TimeToLive { stand, .. } => {
-                Command::Wait(Wait::TimeToLive { key: key_of(stand) })
+            WaitCommand::TimeToLive { entry, .. } => {
+                Command::Wait(Wait::TimeToLive { key: key_of(entry) })
             }
             WaitCommand::StepOut(_, to) => {
-                Command::Wait(Wait::StepOut { key: self.local.stands.handed_out(), channel, to })
+                Command::Wait(Wait::StepOut { key: self.local.entries.handed_out(), channel, to })
             }
         };
         Action::Send { nodes, command }
@@ -129,7 +130,7 @@ impl WaitQueues {
         for outgoing in &nodes.outbox {
             match outgoing {
                 Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
-                    self.local.stands.withdraw(*place);
+                    self.local.entries.withdraw(*place);
                 }
                 _ => {}
             }
@@ -161,13 +162,13 @@ impl WaitQueues {
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
             (WaitCommand::QueueUp(number), Reply::Place { position, expiry }) => {
-                match self.local.stands.get(number).filter(|stand| stand.seat.gate == Some(node)) {
+                match self.local.entries.get(number).filter(|entry| entry.seat.gate == Some(node)) {
                     Some(_) => self.local.handle_place(cx, node, number, (position, expiry)),
                     None => self.handle_visit_place(cx, number, position, expiry),
                 }
             }
-            (WaitCommand::TimeToLive { stand, watch }, Reply::Expiry(expiry)) => {
-                self.local.handle_expiry(cx, node, (stand, watch), expiry);
+            (WaitCommand::TimeToLive { entry, watch }, Reply::Expiry(expiry)) => {
+                self.local.handle_expiry(cx, node, (entry, watch), expiry);
             }
             _ => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
@@ -188,8 +189,8 @@ impl WaitQueues {
         cx.nodes[node].keep_error(error);
         let number = match command {
             WaitCommand::QueueUp(number) => Some(number),
-            WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
-                self.local.stands.get(stand).filter(|it| it.watch.number == watch).map(|_| stand)
+            WaitCommand::Watch { entry, watch } | WaitCommand::TimeToLive { entry, watch } => {
+                self.local.entries.get(entry).filter(|it| it.watch.number == watch).map(|_| entry)
             }
             WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
         };
@@ -239,10 +240,10 @@ impl WaitQueues {
         let Some(key) = self.local.desk.config.key_of_bytes(key) else {
             return false;
         };
-        let stand =
-            self.local.queues.stand_of(&key).and_then(|it| self.local.stands.get(it).map(|_| it));
-        match stand {
-            Some(number) => self.local.tell_stand(cx, node, number, wakeup),
+        let entry =
+            self.local.queues.entry_of(&key).and_then(|it| self.local.entries.get(it).map(|_| it));
+        match entry {
+            Some(number) => self.local.notify_entry(cx, node, number, wakeup),
             None if self.tell_visit(cx, node, &key, wakeup) => {}
             // It is passed on to those behind.
             None if wakeup != Wakeup::Overtaken => {
@@ -280,7 +281,7 @@ impl WaitQueues {
                 AfterRelease::LineUp => return AfterRelease::LineUp,
                 AfterRelease::Nothing => true,
             },
-            None => hand.tell == Tell::Nobody || !self.local.stand_behind(cx, key),
+            None => hand.tell == Tell::Nobody || !self.local.queue_after_release(cx, key),
         };
         if goes_on {
             self.local.call_first(cx, key, token);
