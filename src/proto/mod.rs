@@ -725,7 +725,7 @@ impl Engine {
                         self.operations.hasten(op, at);
                     }
                 }
-                WaitOrder::LeaveNode(node) => self.waits.visits.lose_gate(node),
+                WaitOrder::LeaveNode(node) => self.waits.visits.lose_queue_node(node),
                 WaitOrder::Send(node, command) => {
                     self.nodes.outbox.push_back(Outgoing::Wait(node, command))
                 }

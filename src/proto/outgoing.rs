@@ -15,7 +15,7 @@ pub(crate) enum Outgoing {
     Kill(usize, i64),
     Round(NodeSet, RoundId),
     Raise(NodeSet, RoundId),
-    /// The release of this round at a gate, and what becomes of the queue.
+    /// The release of this round at a queue node, and what becomes of the queue.
     HandOn(usize, RoundId, Tell),
     Wait(usize, WaitCommand),
 }

@@ -229,13 +229,13 @@ impl Engine {
                 }
             }
         }
-        let gates = self.waits.local.desk.gates_to_hand_on(&self.nodes, hand, ready);
-        self.send(ready.without(gates), round);
+        let queue_nodes = self.waits.local.desk.queue_nodes_to_release_at(&self.nodes, hand, ready);
+        self.send(ready.without(queue_nodes), round);
         // Last: a client that is told there finds the other nodes free (W7).
-        if !gates.is_empty() {
-            self.rounds.note_sent(round, gates, gates.len());
-            for gate in gates.iter() {
-                self.nodes.outbox.push_back(Outgoing::HandOn(gate, round, hand.tell));
+        if !queue_nodes.is_empty() {
+            self.rounds.note_sent(round, queue_nodes, queue_nodes.len());
+            for queue_node in queue_nodes.iter() {
+                self.nodes.outbox.push_back(Outgoing::HandOn(queue_node, round, hand.tell));
             }
         }
         if !others.is_empty() {

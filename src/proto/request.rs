@@ -16,7 +16,7 @@ pub(crate) enum Request {
     Raise(RoundId),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
-    /// The release of this round at a gate.
+    /// The release of this round at a queue node.
     HandOn(RoundId),
     Wait(WaitCommand),
 }

@@ -152,14 +152,14 @@ fn client_that_is_dropped_while_it_waits_costs_nothing() {
 
 /// What is left ends by itself, and is passed by who waits behind it.
 fn is_passed(held: Held) {
-    let gate = queue_holder(&held.masters, SOON);
-    let left = ask(&held.masters[gate], &["PTTL", &queue_of(KEY)]);
+    let queue_node = queue_holder(&held.masters, SOON);
+    let left = ask(&held.masters[queue_node], &["PTTL", &queue_of(KEY)]);
     let Value::Integer(left) = left else { panic!("{left:?}") };
     assert!((1..=QUEUE_LEASE_MS).contains(&left), "{left}");
     let waiter = held.waiter();
     let (masters, lock) = held.passes_to(&waiter, 1);
     // On a busy machine, the two may have chosen different masters: then nobody takes it out.
-    let is_elsewhere = (0..masters.len()).any(|i| i != gate && queued(&masters[i]) > 0);
+    let is_elsewhere = (0..masters.len()).any(|i| i != queue_node && queued(&masters[i]) > 0);
     assert!(lock.unlock().unwrap().was_held());
     if !is_elsewhere {
         is_clean(&masters);

@@ -9,7 +9,7 @@ use testbed::{heavy, pause, soon};
 use crate::contender::Part;
 use crate::report::{Report, median};
 use crate::scene::{Scene, scene};
-use crate::servers::{gate, queued, queued_anywhere, sets, start};
+use crate::servers::{queue_node, queued, queued_anywhere, sets, start};
 use muxlock::testing::Masters;
 
 /// How long a crowd contends.
@@ -146,9 +146,9 @@ fn queue_stands_at_the_master_with_the_greatest_score() {
     scene("queue_stands_at_the_master_with_the_greatest_score", |scene| {
         const PROCESSES: usize = 6;
         let masters = start(5);
-        let gate = &masters[gate(&masters)];
+        let queue_node = &masters[queue_node(&masters)];
         let crowd = scene.crowd(vec![plain(&masters, Waiting::Queue); PROCESSES]);
-        soon("they stand in the queue", || queued(gate) > PROCESSES as i64 / 2);
+        soon("they stand in the queue", || queued(queue_node) > PROCESSES as i64 / 2);
         crowd.end("Queue");
     });
 }

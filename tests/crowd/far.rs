@@ -8,10 +8,10 @@ use testbed::{SOON, heavy, pause, soon};
 
 use crate::contender::Part;
 use crate::scene::scene;
-use crate::servers::{gate_order, queue_holder, queued_anywhere, start};
+use crate::servers::{queue_holder, queue_node_order, queued_anywhere, start};
 
-/// The round trips to the masters in milliseconds, in gate order: those that are to have the queue
-/// by their score are too far away.
+/// The round trips to the masters in milliseconds, in queue node order: those that are to have the
+/// queue by their score are too far away.
 const ROUND_TRIPS_MS: [u64; 5] = [40, 25, 15, 10, 5];
 /// At most twice the smallest round trip and a millisecond (W2). A busy machine adds to both.
 const NEAR_MS: u64 = 15;
@@ -26,7 +26,7 @@ fn masters_at_different_distances_hand_over_evenly() {
     scene("masters_at_different_distances_hand_over_evenly", |scene| {
         let _alone = heavy();
         let masters = start(ROUND_TRIPS_MS.len());
-        let order = gate_order(&masters);
+        let order = queue_node_order(&masters);
         let round_trip_ms = |master| {
             let place = order.iter().position(|at| *at == master);
             ROUND_TRIPS_MS[place.expect("each has a place")]

@@ -15,7 +15,7 @@ mod ends;
 mod fair;
 mod far;
 mod foreign;
-mod gates;
+mod queue_nodes;
 mod report;
 mod rights;
 mod scene;

@@ -13,7 +13,7 @@ use testbed::{heavy, is_older_than, pause, soon};
 
 use crate::contender::{KEY, Part, now};
 use crate::scene::scene;
-use crate::servers::{ask, gate_order, queued, queued_anywhere, start, tell};
+use crate::servers::{ask, queue_node_order, queued, queued_anywhere, start, tell};
 
 const PROCESSES: usize = 4;
 const RUN: Duration = Duration::from_millis(600);
@@ -122,7 +122,7 @@ fn user_that_may_not_wait_at_the_first_master_waits_at_the_second() {
         }
         let _alone = heavy();
         let masters = start(5);
-        let order = gate_order(&masters);
+        let order = queue_node_order(&masters);
         for (number, master) in masters.iter().enumerate() {
             let is_first = number == order[0];
             set_user(master, "locker", if is_first { &["resetchannels"] } else { &[] });

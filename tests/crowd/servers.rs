@@ -66,17 +66,17 @@ pub fn queue_holder(masters: &Masters, limit: Duration) -> usize {
     longest.1
 }
 
-/// The masters in gate order for the key: the one where the queue is to be, then those where it
-/// is to be if that one is lost (W2).
-pub fn gate_order(masters: &Masters) -> Vec<usize> {
+/// The masters in queue node order for the key: the one where the queue is to be, then those where
+/// it is to be if that one is lost (W2).
+pub fn queue_node_order(masters: &Masters) -> Vec<usize> {
     let mut order: Vec<_> = (0..masters.len()).collect();
     order.sort_by_key(|master| std::cmp::Reverse(score(&run_id(&masters[*master]), KEY)));
     order
 }
 
 /// Where the queue is to be.
-pub fn gate(masters: &Masters) -> usize {
-    gate_order(masters)[0]
+pub fn queue_node(masters: &Masters) -> usize {
+    queue_node_order(masters)[0]
 }
 
 #[track_caller]

@@ -534,7 +534,7 @@ fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
     }
 }
 
-/// One that was refused and stands in the queue for a plain lock. Returns its gate.
+/// One that was refused and stands in the queue for a plain lock. Returns its queue node.
 fn standing(scenario: &mut Scenario, resource: Resource) -> usize {
     standing_after(scenario, resource, NO)
 }
@@ -545,14 +545,14 @@ fn standing_after(scenario: &mut Scenario, resource: Resource, refusal: Reply) -
     scenario.drain();
     scenario.replies(ALL, refusal);
     let acted = scenario.drain();
-    let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
         panic!("{acted:?}")
     };
     scenario.replies(ALL, NO);
-    scenario.allow_waits(gate);
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
-    gate
+    scenario.allow_waits(queue_node);
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
+    queue_node
 }
 
 /// All nodes grant the acquisition, and its release ends.
@@ -579,26 +579,26 @@ fn slow_to_ask() -> Scenario {
 fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
     for (resource, is_kept) in [(alone(), true), (own(), true), (share(), false)] {
         let mut scenario = queueing();
-        let gate = standing(&mut scenario, resource.clone());
+        let queue_node = standing(&mut scenario, resource.clone());
         assert_eq!(scenario.drain(), []);
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{resource:?}");
         scenario.replies(ALL, YES);
         let lease = scenario.acquired().unwrap();
-        let leaves = Acted::Wait(gate, Waits::StepOut(Step::Out));
+        let leaves = Acted::Wait(queue_node, Waits::StepOut(Step::Out));
         // Others may share it at once.
         let early: Vec<_> = (!is_kept).then(|| leaves.clone()).into_iter().collect();
         assert_eq!(scenario.drain(), early, "{resource:?}");
-        scenario.replies(early.iter().map(|_| gate), NO);
+        scenario.replies(early.iter().map(|_| queue_node), NO);
         scenario.engine.abandon(scenario.now, lease);
         let acted = scenario.drain();
         let behind = Vec::from_iter(is_kept.then_some(leaves));
         assert_eq!(acted[1..], behind, "behind the release: {acted:?}");
         scenario.replies(ALL, YES);
-        scenario.replies(is_kept.then_some(gate), NO);
+        scenario.replies(is_kept.then_some(queue_node), NO);
         // The next one comes behind those who stand there, and does not wait for ever.
         wait(&mut scenario, resource, 100 * SECOND);
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
         scenario.pass(SECOND / 2);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "it asks in any case");
     }
@@ -608,20 +608,20 @@ fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
 #[test]
 fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
-    let leaves = Acted::Wait(gate, Waits::StepOut(Step::Out));
+    let queue_node = standing(&mut scenario, alone());
+    let leaves = Acted::Wait(queue_node, Waits::StepOut(Step::Out));
     let mut queued = 0;
     for _ in 0..5 {
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
         assert_eq!(acted[1], leaves, "{acted:?}");
         scenario.replies(ALL, NO);
-        scenario.replies([gate], NO);
+        scenario.replies([queue_node], NO);
         if let [_, _, Acted::Wait(_, Waits::QueueUp)] = acted[..] {
             queued += 1;
-            scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+            scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
         }
     }
     assert_eq!(queued, 4, "the word does not go round for ever");
@@ -629,9 +629,9 @@ fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "the others may go on for ever");
     scenario.replies(ALL, NO);
     let acted = scenario.drain();
-    assert!(acted.contains(&Acted::Wait(gate, Waits::QueueUp)), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(queue_node, Waits::QueueUp)), "{acted:?}");
     scenario.replies(ALL, NO);
-    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
     scenario.pass(100 * SECOND);
     assert!(scenario.acquired().is_err());
     assert!(scenario.drain().contains(&leaves));
@@ -642,17 +642,17 @@ fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
 #[test]
 fn k9_first_in_the_queue_asks_and_one_that_is_out_queues_up_again() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, share());
+    let queue_node = standing(&mut scenario, share());
     wait(&mut scenario, share(), 100 * SECOND);
     scenario.drain();
-    scenario.tell(gate, "or");
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    scenario.tell(queue_node, "or");
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     for letter in ["pr", "gr"] {
         let mut scenario = queueing();
-        let gate = standing(&mut scenario, share());
+        let queue_node = standing(&mut scenario, share());
         wait(&mut scenario, share(), 100 * SECOND);
         scenario.drain();
-        scenario.tell(gate, letter);
+        scenario.tell(queue_node, letter);
         let acted = scenario.drain();
         assert!(matches!(acted[..], [Acted::Take(..), Acted::Take(..)]), "{letter}: {acted:?}");
     }
@@ -663,10 +663,10 @@ fn k9_first_in_the_queue_asks_and_one_that_is_out_queues_up_again() {
 fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
     for is_handed_over in [false, true] {
         let mut scenario = queueing();
-        let gate = standing(&mut scenario, alone());
+        let queue_node = standing(&mut scenario, alone());
         wait(&mut scenario, alone(), 100 * SECOND);
         scenario.drain();
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         scenario.drain();
         scenario.replies(ALL, YES);
         let mut lease = scenario.acquired().unwrap();
@@ -676,7 +676,7 @@ fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
         }
         let acted = scenario.drain();
         let behind =
-            [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(gate, waits));
+            [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(queue_node, waits));
         assert!(acted.ends_with(&behind), "handed over: {is_handed_over}, {acted:?}");
     }
 }
@@ -685,8 +685,8 @@ fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
 #[test]
 fn k9_message_after_a_lock_has_expired_is_for_the_next() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
-    scenario.tell(gate, "gr");
+    let queue_node = standing(&mut scenario, alone());
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let _forgotten = scenario.acquired().unwrap();
@@ -696,7 +696,7 @@ fn k9_message_after_a_lock_has_expired_is_for_the_next() {
     scenario.replies(ALL, NO);
     scenario.drain();
     scenario.replies(ALL, NO);
-    scenario.tell(gate, "gr");
+    scenario.tell(queue_node, "gr");
     assert!(scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))));
 }
 
@@ -705,10 +705,10 @@ fn k9_message_after_a_lock_has_expired_is_for_the_next() {
 fn k9_set_waits_for_the_lock_that_was_named() {
     for (index, waits_for, other) in [(1, "ga", "gb"), (2, "gb", "ga")] {
         let mut scenario = queueing();
-        let gate = standing_after(&mut scenario, set(), Reply::Integer(1 + index));
-        scenario.tell(gate, other);
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
-        scenario.tell(gate, waits_for);
+        let queue_node = standing_after(&mut scenario, set(), Reply::Integer(1 + index));
+        scenario.tell(queue_node, other);
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
+        scenario.tell(queue_node, waits_for);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{waits_for}");
     }
 }
@@ -754,15 +754,15 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     scenario.drain();
     scenario.replies(ALL, Reply::Nil);
     let acted = scenario.drain();
-    let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
         panic!("{acted:?}")
     };
     scenario.replies(ALL, NO);
-    scenario.allow_waits(gate);
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    scenario.allow_waits(queue_node);
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     let place = |place: i64| Reply::Integer((place << 40) + 10_002);
-    scenario.reply(gate, place(1));
-    scenario.tell(gate, "gr");
+    scenario.reply(queue_node, place(1));
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
     let lease = scenario.acquired().unwrap();
@@ -778,12 +778,17 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();
     wait(&mut scenario, plain("r"), 100 * SECOND);
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)], "it does not come first");
-    scenario.reply(gate, place(0));
+    assert_eq!(
+        scenario.drain(),
+        [Acted::Wait(queue_node, Waits::QueueUp)],
+        "it does not come first"
+    );
+    scenario.reply(queue_node, place(0));
     scenario.drain();
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
-    let behind = [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(gate, waits));
+    let behind =
+        [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(queue_node, waits));
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
@@ -792,8 +797,8 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
 fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
     for count in 0..100 {
         wait(scenario, resource.clone(), 100 * SECOND);
-        if let Some(gate) = looks(scenario) {
-            return (count, gate);
+        if let Some(queue_node) = looks(scenario) {
+            return (count, queue_node);
         }
         take_and_give_up(scenario);
     }
@@ -802,21 +807,21 @@ fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
 
 /// Where the engine asks for a place, unless it asks for the lock. It leaves a place before that.
 fn looks(scenario: &mut Scenario) -> Option<usize> {
-    let mut gate = None;
+    let mut queue_node = None;
     for acted in scenario.drain() {
         match acted {
             Acted::Wait(node, Waits::Hello) => {
                 scenario.allow_waits(node);
                 assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
-                gate = Some(node);
+                queue_node = Some(node);
             }
-            Acted::Wait(node, Waits::QueueUp) => gate = Some(node),
+            Acted::Wait(node, Waits::QueueUp) => queue_node = Some(node),
             Acted::Wait(node, Waits::StepOut(Step::Out)) => scenario.reply(node, NO),
             Acted::Take(..) => return None,
             other => panic!("{other:?}"),
         }
     }
-    gate
+    queue_node
 }
 
 /// K9: rows of locks end with a look at the queue. Without others there, the engine goes on.
@@ -824,22 +829,25 @@ fn looks(scenario: &mut Scenario) -> Option<usize> {
 fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
     for resource in [alone(), own(), share()] {
         let mut scenario = queueing();
-        let mut gates = Vec::new();
+        let mut queue_nodes = Vec::new();
         for length in [4, 7, 7] {
-            let (count, gate) = row(&mut scenario, &resource);
+            let (count, queue_node) = row(&mut scenario, &resource);
             assert_eq!(count, length, "{resource:?}");
-            gates.push(gate);
-            scenario.reply(gate, Reply::Integer(0));
+            queue_nodes.push(queue_node);
+            scenario.reply(queue_node, Reply::Integer(0));
             assert_eq!(looks(&mut scenario), None, "no others are there");
             take_and_give_up(&mut scenario);
         }
-        assert!(gates[0] == gates[2] && gates[0] != gates[1], "{gates:?}");
-        let (count, gate) = row(&mut scenario, &resource);
+        assert!(
+            queue_nodes[0] == queue_nodes[2] && queue_nodes[0] != queue_nodes[1],
+            "{queue_nodes:?}"
+        );
+        let (count, queue_node) = row(&mut scenario, &resource);
         assert_eq!(count, 7, "{resource:?}");
-        assert!(!gates.contains(&gate), "{gates:?}");
-        scenario.reply(gate, Reply::Integer(1 << 40));
+        assert!(!queue_nodes.contains(&queue_node), "{queue_nodes:?}");
+        scenario.reply(queue_node, Reply::Integer(1 << 40));
         assert_eq!(scenario.drain(), [], "others are before it");
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     }
 }
@@ -860,16 +868,16 @@ fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
         scenario.engine.abandon(scenario.now, lease);
         scenario.drain();
         scenario.replies(ALL, YES);
-        let mut gates = Vec::new();
+        let mut queue_nodes = Vec::new();
         for _ in 0..6 {
-            let (_, gate) = row(&mut scenario, &alone());
-            gates.push(gate);
-            scenario.reply(gate, Reply::Integer(0));
+            let (_, queue_node) = row(&mut scenario, &alone());
+            queue_nodes.push(queue_node);
+            scenario.reply(queue_node, Reply::Integer(0));
             assert_eq!(looks(&mut scenario), None, "no others are there");
             take_and_give_up(&mut scenario);
         }
-        assert!(ALL.iter().all(|node| gates.contains(node)), "{distrusted}: {gates:?}");
-        assert_ne!(gates[0], distrusted);
+        assert!(ALL.iter().all(|node| queue_nodes.contains(node)), "{distrusted}: {queue_nodes:?}");
+        assert_ne!(queue_nodes[0], distrusted);
     }
 }
 
@@ -877,11 +885,11 @@ fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
 #[test]
 fn k9_row_of_sets_ends_with_a_look_at_each_key() {
     let mut scenario = queueing();
-    let (count, mut gate) = row(&mut scenario, &set());
+    let (count, mut queue_node) = row(&mut scenario, &set());
     assert_eq!(count, 4);
-    scenario.reply(gate, Reply::Integer(0));
-    gate = looks(&mut scenario).expect("there is another key");
-    scenario.reply(gate, Reply::Integer(0));
+    scenario.reply(queue_node, Reply::Integer(0));
+    queue_node = looks(&mut scenario).expect("there is another key");
+    scenario.reply(queue_node, Reply::Integer(0));
     assert_eq!(looks(&mut scenario), None);
 }
 
@@ -892,25 +900,25 @@ fn k9_row_of_permits_ends_with_a_look_at_slots() {
     let behind = Reply::Integer((1 << 40) + 10_002);
     for others_at in [0, 1, 2] {
         let mut scenario = queueing();
-        let (count, mut gate) = row(&mut scenario, &slots(3));
+        let (count, mut queue_node) = row(&mut scenario, &slots(3));
         assert_eq!(count, 4);
         for _ in 0..others_at {
-            scenario.reply(gate, Reply::Integer(0));
-            gate = looks(&mut scenario).expect("there is another slot");
+            scenario.reply(queue_node, Reply::Integer(0));
+            queue_node = looks(&mut scenario).expect("there is another slot");
         }
-        scenario.reply(gate, behind.clone());
+        scenario.reply(queue_node, behind.clone());
         assert_eq!(scenario.drain(), []);
         said(&mut scenario);
-        scenario.tell(gate, &format!("gs{{3}}:{others_at}"));
+        scenario.tell(queue_node, &format!("gs{{3}}:{others_at}"));
         assert_eq!(asked_slot(&mut scenario), Some(others_at));
     }
     let mut scenario = queueing();
-    let (_, mut gate) = row(&mut scenario, &slots(3));
+    let (_, mut queue_node) = row(&mut scenario, &slots(3));
     for _ in 0..2 {
-        scenario.reply(gate, Reply::Integer(0));
-        gate = looks(&mut scenario).expect("there is another slot");
+        scenario.reply(queue_node, Reply::Integer(0));
+        queue_node = looks(&mut scenario).expect("there is another slot");
     }
-    scenario.reply(gate, Reply::Integer(0));
+    scenario.reply(queue_node, Reply::Integer(0));
     assert_eq!(looks(&mut scenario), None, "it has looked at all");
 }
 
@@ -918,10 +926,10 @@ fn k9_row_of_permits_ends_with_a_look_at_slots() {
 #[test]
 fn k9_permits_join_the_queues_of_slots_in_turn() {
     let mut scenario = queueing();
-    let (_, gate) = row(&mut scenario, &slots(3));
+    let (_, queue_node) = row(&mut scenario, &slots(3));
     let behind = Reply::Integer((1 << 40) + 10_002);
-    scenario.reply(gate, behind.clone());
-    scenario.tell(gate, "gs{3}:0");
+    scenario.reply(queue_node, behind.clone());
+    scenario.tell(queue_node, "gs{3}:0");
     scenario.drain();
     take_and_give_up(&mut scenario);
     said(&mut scenario);
@@ -949,8 +957,8 @@ fn k9_place_that_is_far_back_puts_the_first_question_off() {
     let at = |place: i64| Reply::Integer((place << 40) + 10_002);
     for (place, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
         let mut scenario = queueing();
-        let (_, gate) = row(&mut scenario, &alone());
-        scenario.reply(gate, at(place));
+        let (_, queue_node) = row(&mut scenario, &alone());
+        scenario.reply(queue_node, at(place));
         let stagger = ASKED_AFTER / 8;
         scenario.pass(stagger * (after - 1));
         assert_eq!(scenario.drain(), [], "{place}");
@@ -991,19 +999,19 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
         ([behind.clone(), free], "ga"),
     ] {
         let mut scenario = queueing();
-        let (_, mut gate) = row(&mut scenario, &set());
+        let (_, mut queue_node) = row(&mut scenario, &set());
         let is_last_free = key == "ga";
         let [first, second] = places;
-        scenario.reply(gate, first);
-        gate = looks(&mut scenario).expect("there is another key");
-        scenario.reply(gate, second);
+        scenario.reply(queue_node, first);
+        queue_node = looks(&mut scenario).expect("there is another key");
+        scenario.reply(queue_node, second);
         if is_last_free {
-            gate = looks(&mut scenario).expect("others wait for the first key");
-            scenario.reply(gate, behind.clone());
+            queue_node = looks(&mut scenario).expect("others wait for the first key");
+            scenario.reply(queue_node, behind.clone());
         }
         // It stands behind the others until it is told.
         assert_eq!(looks(&mut scenario), None, "{key}");
-        scenario.tell(gate, key);
+        scenario.tell(queue_node, key);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{key}");
     }
 }
@@ -1013,10 +1021,10 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
 fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
     for place in [Reply::Integer(0), Reply::Integer((1 << 40) + 10_002)] {
         let mut scenario = queueing();
-        let (_, gate) = row(&mut scenario, &set());
-        scenario.reply(gate, place.clone());
+        let (_, queue_node) = row(&mut scenario, &set());
+        scenario.reply(queue_node, place.clone());
         let acted = scenario.drain();
-        assert_eq!(acted[0], Acted::Wait(gate, Waits::StepOut(Step::Out)), "{place:?}");
+        assert_eq!(acted[0], Acted::Wait(queue_node, Waits::StepOut(Step::Out)), "{place:?}");
         assert!(matches!(acted[1..], [Acted::Wait(..)]), "{acted:?}");
     }
 }
@@ -1026,15 +1034,15 @@ fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
 fn k9_row_of_sets_behind_others_ends_with_a_look_at_each_key() {
     let others = Reply::Integer((1 << 40) + 10_002);
     let mut scenario = queueing();
-    let mut gate = standing_after(&mut scenario, set(), Reply::Integer(2));
+    let mut queue_node = standing_after(&mut scenario, set(), Reply::Integer(2));
     for _ in 0..4 {
-        scenario.tell(gate, "ga");
+        scenario.tell(queue_node, "ga");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         take_and_give_up(&mut scenario);
-        scenario.reply(gate, NO);
+        scenario.reply(queue_node, NO);
         wait(&mut scenario, set(), 100 * SECOND);
-        gate = looks(&mut scenario).expect("others wait for the first key");
-        scenario.reply(gate, others.clone());
+        queue_node = looks(&mut scenario).expect("others wait for the first key");
+        scenario.reply(queue_node, others.clone());
     }
     assert!(looks(&mut scenario).is_some(), "there is another key");
 }
@@ -1046,20 +1054,20 @@ fn k9_rows_of_sets_look_at_four_keys_each() {
     let others = Reply::Integer((1 << 40) + 10_002);
     for (rows, others_at, key) in [(1, 3, "gd"), (1, 1, "gb"), (2, 3, "gb"), (3, 3, "gf")] {
         let mut scenario = queueing();
-        let mut gate = 0;
+        let mut queue_node = 0;
         for number in 1..=rows {
-            gate = row(&mut scenario, &many).1;
+            queue_node = row(&mut scenario, &many).1;
             for at in 0..4 {
                 let is_found = number == rows && at == others_at;
                 let place = if is_found { others.clone() } else { NO };
-                scenario.reply(gate, place);
-                gate = looks(&mut scenario).unwrap_or(gate);
+                scenario.reply(queue_node, place);
+                queue_node = looks(&mut scenario).unwrap_or(queue_node);
             }
             if number < rows {
                 take_and_give_up(&mut scenario);
             }
         }
-        scenario.tell(gate, key);
+        scenario.tell(queue_node, key);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{rows} rows, {key}");
     }
 }
@@ -1097,10 +1105,10 @@ fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
 fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
     for (place, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
         let mut scenario = slow_to_ask();
-        let gate = standing(&mut scenario, alone());
-        scenario.tell(gate, "or");
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        scenario.reply(gate, Reply::Integer((place << 40) + left));
+        let queue_node = standing(&mut scenario, alone());
+        scenario.tell(queue_node, "or");
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        scenario.reply(queue_node, Reply::Integer((place << 40) + left));
         scenario.pass(2 * MS);
         assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{place}, {left}");
     }
@@ -1167,15 +1175,15 @@ fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
     let mut scenario = queueing();
     let (_, home) = row(&mut scenario, &set());
     scenario.reply(home, NO);
-    let gate = looks(&mut scenario).expect("there is another key");
-    scenario.reply(gate, NO);
+    let queue_node = looks(&mut scenario).expect("there is another key");
+    scenario.reply(queue_node, NO);
     assert_eq!(looks(&mut scenario), None);
     take_and_give_up(&mut scenario);
     let (_, seen_at) = row(&mut scenario, &set());
     assert_ne!(seen_at, home);
     scenario.reply(seen_at, Reply::Integer((1 << 40) + 10_002));
-    let gate = looks(&mut scenario).expect("there is another key");
-    scenario.reply(gate, NO);
+    let queue_node = looks(&mut scenario).expect("there is another key");
+    scenario.reply(queue_node, NO);
     assert_eq!(looks(&mut scenario), Some(seen_at), "not at {home}, where it has seen none");
 }
 
@@ -1183,14 +1191,14 @@ fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
 #[test]
 fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
     let mut scenario = queueing();
-    let (_, gate) = row(&mut scenario, &set());
-    let others = [(gate + 1) % 3, (gate + 2) % 3];
+    let (_, queue_node) = row(&mut scenario, &set());
+    let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
     scenario.pass(ASKED_AFTER);
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(others, Reply::Integer(2));
     let acted = scenario.drain();
     assert!(matches!(acted[..], [Acted::Release(..), Acted::Wait(..)]), "{acted:?}");
-    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
     assert_eq!(scenario.drain(), []);
 }
 
@@ -1198,18 +1206,18 @@ fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
 #[test]
 fn k9_late_answer_to_a_look_takes_no_place_from_another() {
     let mut scenario = slow_to_ask();
-    let (_, gate) = row(&mut scenario, &set());
-    let others = [(gate + 1) % 3, (gate + 2) % 3];
+    let (_, queue_node) = row(&mut scenario, &set());
+    let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
     wait(&mut scenario, Resource::exclusive("a").unwrap(), 100 * SECOND);
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(others, NO);
-    assert!(scenario.drain().contains(&Acted::Wait(gate, Waits::QueueUp)));
+    assert!(scenario.drain().contains(&Acted::Wait(queue_node, Waits::QueueUp)));
     scenario.replies(others, NO);
     scenario.pass(ASKED_AFTER);
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "the set asks");
     scenario.replies(others, Reply::Integer(3));
     scenario.drain();
-    scenario.reply(gate, Reply::Integer(10_002));
+    scenario.reply(queue_node, Reply::Integer(10_002));
     assert_eq!(scenario.drain(), []);
 }
 
@@ -1232,32 +1240,32 @@ fn k9_row_ends_with_a_pause_after_the_release() {
 #[test]
 fn k9_row_looks_only_where_it_can_stand() {
     let mut scenario = queueing();
-    let mut gates = Vec::new();
+    let mut queue_nodes = Vec::new();
     for number in 0..6 {
         wait(&mut scenario, alone(), 100 * SECOND);
-        while !at_a_look(&mut scenario, number == 1, &mut gates) {
+        while !at_a_look(&mut scenario, number == 1, &mut queue_nodes) {
             take_and_give_up(&mut scenario);
             wait(&mut scenario, alone(), 100 * SECOND);
         }
         take_and_give_up(&mut scenario);
     }
-    let (home, unable) = (gates[0], gates[1]);
+    let (home, unable) = (queue_nodes[0], queue_nodes[1]);
     let other = 3 - home - unable;
-    assert_eq!(gates, [home, unable, home, home, home, other]);
+    assert_eq!(queue_nodes, [home, unable, home, home, home, other]);
 }
 
 /// Whether the acquisition looks for others before it asks. It finds nobody, or the node says that
 /// one cannot wait there; either way, it asks then.
-fn at_a_look(scenario: &mut Scenario, is_refused: bool, gates: &mut Vec<usize>) -> bool {
+fn at_a_look(scenario: &mut Scenario, is_refused: bool, queue_nodes: &mut Vec<usize>) -> bool {
     let acted = scenario.drain();
     match acted[..] {
         [Acted::Take(..)] => return false,
         [Acted::Wait(node, Waits::Hello)] if is_refused => {
-            gates.push(node);
+            queue_nodes.push(node);
             scenario.reply(node, server_error(ServerErrorKind::Permission));
             scenario.pass(ASKED_AFTER);
         }
-        _ => gates.extend(follow(scenario, acted, NO).1),
+        _ => queue_nodes.extend(follow(scenario, acted, NO).1),
     }
     let acted = scenario.drain();
     follow(scenario, acted.clone(), NO);
@@ -1284,12 +1292,12 @@ fn k9_row_of_locks_ends_with_a_pause_if_patience_is_short() {
     }
 }
 
-/// K9: a gate that lists nobody else, although the lock is held, is left for another.
+/// K9: a queue node that lists nobody else, although the lock is held, is left for another.
 #[test]
 fn k9_who_stands_alone_looks_for_others_at_another_node() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
-    let mut gates = vec![gate];
+    let queue_node = standing(&mut scenario, alone());
+    let mut queue_nodes = vec![queue_node];
     for _ in 0..4 {
         scenario.pass(SECOND);
         scenario.drain();
@@ -1299,7 +1307,7 @@ fn k9_who_stands_alone_looks_for_others_at_another_node() {
         for acted in acted {
             match acted {
                 Acted::Wait(node, Waits::Hello) => {
-                    gates.push(node);
+                    queue_nodes.push(node);
                     scenario.allow_waits(node);
                     assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
                     scenario.reply(node, Reply::Integer(10_002));
@@ -1312,8 +1320,8 @@ fn k9_who_stands_alone_looks_for_others_at_another_node() {
             }
         }
     }
-    gates.dedup();
-    assert!(gates.len() > 1, "{gates:?}");
+    queue_nodes.dedup();
+    assert!(queue_nodes.len() > 1, "{queue_nodes:?}");
 }
 
 /// Its next round is refused. Says which queues it then leaves, and where it asks for a place: it
@@ -1362,15 +1370,15 @@ fn follow(scenario: &mut Scenario, acted: Vec<Acted>, place: Reply) -> (Vec<usiz
 fn k9_who_stands_alone_returns_between_two_other_nodes() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
-    let mut gates = vec![home];
+    let mut queue_nodes = vec![home];
     for _ in 0..24 {
-        gates.extend(refused_once_more(&mut scenario, 0).1);
+        queue_nodes.extend(refused_once_more(&mut scenario, 0).1);
     }
-    gates.dedup();
-    let (second, third) = (gates[1], gates[3]);
-    assert!(second != third && second != home && third != home, "{gates:?}");
+    queue_nodes.dedup();
+    let (second, third) = (queue_nodes[1], queue_nodes[3]);
+    assert!(second != third && second != home && third != home, "{queue_nodes:?}");
     let expected = [home, second, home, third, home, second, home, third];
-    assert!(gates.starts_with(&expected), "{gates:?}");
+    assert!(queue_nodes.starts_with(&expected), "{queue_nodes:?}");
 }
 
 /// K9: where there is no other node, it keeps its place before those who have come later.
@@ -1398,16 +1406,16 @@ fn k9_who_can_stand_nowhere_else_keeps_its_place() {
 fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
-    let mut gate = home;
+    let mut queue_node = home;
     for _ in 0..8 {
-        if gate != home {
+        if queue_node != home {
             break;
         }
-        gate = refused_once_more(&mut scenario, 0).1[0];
+        queue_node = refused_once_more(&mut scenario, 0).1[0];
     }
-    assert_ne!(gate, home);
-    scenario.tell(gate, "gr");
-    assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![home]));
+    assert_ne!(queue_node, home);
+    scenario.tell(queue_node, "gr");
+    assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![home]));
 }
 
 /// K9: a place at a node that was too slow is left as soon as that node says something of it.
@@ -1496,14 +1504,14 @@ fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
 #[test]
 fn k9_pause_does_not_go_beyond_the_patience() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
+    let queue_node = standing(&mut scenario, alone());
     for _ in 0..4 {
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         refused_once_more(&mut scenario, 1);
     }
     scenario.pass(100 * SECOND - 5 * MS);
     // It comes while a round is under way.
-    scenario.tell(gate, "gr");
+    scenario.tell(queue_node, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(ALL, NO);
     assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
@@ -2541,23 +2549,23 @@ fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
 fn k9_place_is_kept_until_the_release_although_another_gives_up() {
     for is_told in [false, true] {
         let mut scenario = queueing();
-        let gate = standing(&mut scenario, alone());
+        let queue_node = standing(&mut scenario, alone());
         let second = wait(&mut scenario, own(), 100 * SECOND);
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
-        scenario.tell(gate, "gr");
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
+        scenario.tell(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         scenario.replies(ALL, YES);
         let lease = scenario.acquired().unwrap();
         if is_told {
-            scenario.tell(gate, "gr");
+            scenario.tell(queue_node, "gr");
             assert_eq!(scenario.drain(), [], "it has the lock that this is about");
         }
         let _ = scenario.engine.cancel(scenario.now, second);
         assert_eq!(scenario.drain(), []);
         scenario.engine.abandon(scenario.now, lease);
         let acted = scenario.drain();
-        assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{acted:?}");
+        assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))], "{acted:?}");
     }
 }
 
@@ -2568,7 +2576,7 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
     let mut scenario = slow_to_ask();
     let first = wait(&mut scenario, alone(), 100 * SECOND);
     scenario.drain();
-    let mut gates = Vec::new();
+    let mut queue_nodes = Vec::new();
     for second in [None, Some(own())] {
         if let Some(second) = second {
             wait(&mut scenario, second, 100 * SECOND);
@@ -2580,9 +2588,9 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
         scenario.replies(ALL, NO);
-        gates.extend(follow(&mut scenario, acted, behind.clone()).1);
+        queue_nodes.extend(follow(&mut scenario, acted, behind.clone()).1);
     }
-    scenario.tell(gates[0], "gr");
+    scenario.tell(queue_nodes[0], "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     let _ = scenario.engine.cancel(scenario.now, first);
     assert!(matches!(scenario.drain()[..], [Acted::Release(..), Acted::Take(..)]));
@@ -2634,21 +2642,21 @@ fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
 #[test]
 fn k9_words_in_vain_are_counted_anew_after_a_grant() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
+    let queue_node = standing(&mut scenario, alone());
     let place = Reply::Integer((1 << 40) + 10_002);
     for _ in 0..4 {
-        scenario.tell(gate, "gr");
-        assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![gate]));
+        scenario.tell(queue_node, "gr");
+        assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
     }
-    scenario.tell(gate, "gr");
+    scenario.tell(queue_node, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     take_and_give_up(&mut scenario);
-    scenario.reply(gate, NO);
+    scenario.reply(queue_node, NO);
     wait(&mut scenario, alone(), 100 * SECOND);
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    scenario.reply(gate, place);
-    scenario.tell(gate, "gr");
-    assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![gate]));
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    scenario.reply(queue_node, place);
+    scenario.tell(queue_node, "gr");
+    assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
 }
 
 /// The turn of a line of this many plain locks at which the first of these is let in.
@@ -2706,7 +2714,7 @@ fn k9_other_kind_takes_no_place_beside_a_line() {
     assert!(matches!(acted[..], [Acted::Release(..)]), "{acted:?}");
 }
 
-/// K9: a line that nobody waits in leaves the gate to the visit that is let in.
+/// K9: a line that nobody waits in leaves the queue node to the visit that is let in.
 #[test]
 fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     let mut scenario = queueing();
@@ -2716,8 +2724,8 @@ fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     scenario.replies(ALL, Reply::Nil);
     let acted = scenario.drain();
     scenario.replies(ALL, NO);
-    let gate = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1[0];
-    scenario.tell(gate, "gr");
+    let queue_node = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1[0];
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
     let lease = scenario.acquired().unwrap();
@@ -2731,20 +2739,20 @@ fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
     assert!(acted.iter().any(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
-    assert!(acted.contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(queue_node, Waits::StepOut(Step::Out))), "{acted:?}");
 }
 
 /// K9: of several that wait in one engine, the one that was refused comes after the others.
 #[test]
 fn k9_members_ask_in_turn() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
+    let queue_node = standing(&mut scenario, alone());
     wait(&mut scenario, own(), 100 * SECOND);
     let acted = scenario.drain();
     follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
     scenario.take_said();
     for take in ["take r r:intent", "take r r:as", "take r r:intent"] {
-        scenario.tell(gate, "gr");
+        scenario.tell(queue_node, "gr");
         let acted = scenario.drain();
         assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
         assert!(scenario.take_said()[0].starts_with(take), "{take}");
@@ -2760,8 +2768,8 @@ fn k9_members_ask_in_turn() {
 #[test]
 fn k9_place_that_is_kept_is_not_forgotten_for_others() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, alone());
-    scenario.tell(gate, "gr");
+    let queue_node = standing(&mut scenario, alone());
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();
@@ -2774,7 +2782,7 @@ fn k9_place_that_is_kept_is_not_forgotten_for_others() {
     follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
-    assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{acted:?}");
+    assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))], "{acted:?}");
 }
 
 /// K9: a refusal alone makes the next one queue up before it asks.
@@ -2787,20 +2795,20 @@ fn k9_refusal_is_remembered_for_a_second() {
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
         scenario.replies(ALL, NO);
-        let gate = follow(&mut scenario, acted, Reply::Integer(10_002)).1[0];
+        let queue_node = follow(&mut scenario, acted, Reply::Integer(10_002)).1[0];
         let _ = scenario.engine.cancel(scenario.now, first);
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
-        scenario.reply(gate, NO);
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
+        scenario.reply(queue_node, NO);
         scenario.pass(pass);
         wait(&mut scenario, alone(), 100 * SECOND);
         let acted = scenario.drain();
-        assert_eq!(acted == [Acted::Wait(gate, Waits::QueueUp)], queues_up, "{acted:?}");
+        assert_eq!(acted == [Acted::Wait(queue_node, Waits::QueueUp)], queues_up, "{acted:?}");
     }
 }
 
 /// K9: others that came first meanwhile say that it is not alone.
 #[test]
-fn k9_rounds_before_others_came_do_not_count_against_its_gate() {
+fn k9_rounds_before_others_came_do_not_count_against_its_queue_node() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
     for place in [0, 1, 0, 0] {
@@ -2812,7 +2820,7 @@ fn k9_rounds_before_others_came_do_not_count_against_its_gate() {
 #[test]
 fn k9_slot_keeps_its_place_whichever_is_refused_next() {
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, slots(3));
+    let queue_node = standing(&mut scenario, slots(3));
     while !scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))) {
         scenario.pass(MS);
     }
@@ -2821,8 +2829,8 @@ fn k9_slot_keeps_its_place_whichever_is_refused_next() {
     let acted = scenario.drain();
     scenario.replies(ALL, NO);
     let (left, joined) = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
-    assert_eq!((left, joined), (vec![], vec![gate]));
-    scenario.tell(gate, "gs{3}:0");
+    assert_eq!((left, joined), (vec![], vec![queue_node]));
+    scenario.tell(queue_node, "gs{3}:0");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
 }
 
@@ -2832,9 +2840,9 @@ fn k9_slot_keeps_its_place_whichever_is_refused_next() {
 fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
     for is_told in [false, true] {
         let mut scenario = queueing();
-        let gate = standing(&mut scenario, slots(3));
+        let queue_node = standing(&mut scenario, slots(3));
         match is_told {
-            true => scenario.tell(gate, "gs{3}:0"),
+            true => scenario.tell(queue_node, "gs{3}:0"),
             false => scenario.pass(SECOND),
         }
         assert_eq!(asked_slot(&mut scenario), Some(0));
@@ -2843,7 +2851,7 @@ fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
         scenario.replies(ALL, NO);
         scenario.replies(ALL, YES);
         assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{3}:1"));
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
     }
 }
 
@@ -2862,7 +2870,7 @@ fn k9_places_and_members_are_limited() {
     }
     assert_eq!(places, 64);
     let mut scenario = queueing();
-    let gate = standing(&mut scenario, share());
+    let queue_node = standing(&mut scenario, share());
     for _ in 0..140 {
         wait(&mut scenario, share(), 100 * SECOND);
         let acted = scenario.drain();
@@ -2875,7 +2883,7 @@ fn k9_places_and_members_are_limited() {
             follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
         }
     }
-    scenario.tell(gate, "gr");
+    scenario.tell(queue_node, "gr");
     let acted = scenario.drain();
     assert!(acted.iter().all(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
     assert_eq!(acted.len(), 128);
@@ -2890,15 +2898,15 @@ fn k9_row_begins_anew_behind_others() {
         assert_eq!(looks(&mut scenario), None);
         take_and_give_up(&mut scenario);
     }
-    let gate = standing(&mut scenario, alone());
-    scenario.tell(gate, "gr");
+    let queue_node = standing(&mut scenario, alone());
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     take_and_give_up(&mut scenario);
-    scenario.reply(gate, NO);
+    scenario.reply(queue_node, NO);
     wait(&mut scenario, alone(), 100 * SECOND);
-    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
-    scenario.tell(gate, "gr");
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
+    scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();
@@ -2906,7 +2914,7 @@ fn k9_row_begins_anew_behind_others() {
     scenario.engine.abandon(scenario.now, lease);
     scenario.drain();
     scenario.replies(ALL, YES);
-    scenario.reply(gate, NO);
+    scenario.reply(queue_node, NO);
     scenario.pass(SECOND * 6 / 10);
     wait(&mut scenario, alone(), 100 * SECOND);
     assert_eq!(looks(&mut scenario), None, "this is the second of its row");

@@ -47,32 +47,32 @@ fn refuse(s: &mut Scenario) -> Vec<Acted> {
     acted[1..].to_vec()
 }
 
-/// An engine whose first acquisition was refused and stands at a gate at this place. Returns the
-/// gate.
+/// An engine whose first acquisition was refused and stands at a queue node at this place. Returns
+/// the queue node.
 fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
     patient(s);
     s.drain();
     let acted = refuse(s);
-    let [Acted::Wait(gate, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-    s.allow_waits(gate);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(at, left));
-    gate
+    let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    s.allow_waits(queue_node);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(at, left));
+    queue_node
 }
 
-/// At place 0 of a lock that is held, armed on both watched nodes: the gate and another one.
+/// At place 0 of a lock that is held, armed on both watched nodes: the queue node and another one.
 fn armed(s: &mut Scenario) -> (usize, usize) {
-    let gate = standing(s, 0, HELD);
+    let queue_node = standing(s, 0, HELD);
     let acted = s.drain();
-    let other = other_of(&acted, gate);
-    s.replies([gate], Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
+    let other = other_of(&acted, queue_node);
+    s.replies([queue_node], Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
     s.allow_waits(other);
     assert_eq!(s.drain(), watch_of(other));
     s.reply(other, Reply::Ok);
     s.reply(other, Reply::Integer(HELD));
     assert_eq!(s.drain(), []);
-    (gate, other)
+    (queue_node, other)
 }
 
 fn watch_of(node: usize) -> [Acted; 2] {
@@ -80,7 +80,7 @@ fn watch_of(node: usize) -> [Acted; 2] {
 }
 
 /// The second watched node, which is asked first whether one can wait there.
-fn other_of(acted: &[Acted], gate: usize) -> usize {
+fn other_of(acted: &[Acted], queue_node: usize) -> usize {
     let [
         Acted::Wait(at, Waits::Cache),
         Acted::Wait(_, Waits::TimeToLive),
@@ -89,7 +89,7 @@ fn other_of(acted: &[Acted], gate: usize) -> usize {
     else {
         panic!("{acted:?}")
     };
-    assert_eq!(*at, gate);
+    assert_eq!(*at, queue_node);
     *other
 }
 
@@ -127,38 +127,40 @@ fn w1_uncontended_wait_sends_nothing_else() {
 
 /// W4.
 #[test]
-fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
+fn w4_what_a_node_refuses_makes_the_next_candidate_the_queue_node() {
     for refused in 0..4 {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
         let error = || server_error(ServerErrorKind::Other);
         if refused == 0 {
-            s.reply(gate, error());
+            s.reply(queue_node, error());
         } else {
-            s.reply(gate, Reply::Map);
+            s.reply(queue_node, Reply::Map);
             s.drain();
-            s.reply(gate, if refused == 1 { error() } else { Reply::Ok });
+            s.reply(queue_node, if refused == 1 { error() } else { Reply::Ok });
             if refused == 2 {
-                s.reply(gate, error());
+                s.reply(queue_node, error());
             } else {
                 let channel = s.channel.clone();
-                s.engine.handle_push(s.now, gate, Push::Subscribed(&channel));
+                s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
             }
-            s.reply(gate, if refused == 3 { Reply::Integer(0) } else { Reply::Integer(1) });
+            s.reply(queue_node, if refused == 3 { Reply::Integer(0) } else { Reply::Integer(1) });
         }
         s.pass(Duration::ZERO);
         let acted = s.drain();
         let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
-        assert_ne!(next, gate);
+        assert_ne!(next, queue_node);
         let obstacle = [
             QueueObstacle::Resp3,
             QueueObstacle::Tracking,
             QueueObstacle::Channel,
             QueueObstacle::Channel,
         ];
-        let waits = s.engine.statuses().nth(gate).unwrap().queue;
+        let waits = s.engine.statuses().nth(queue_node).unwrap().queue;
         assert_eq!(waits, Ability::Unavailable(obstacle[refused]));
         assert!(s.engine.poll_notice().is_some());
         assert!(s.engine.poll_notice().is_none());
@@ -184,40 +186,42 @@ fn w4_trial_that_never_arrives_is_no_yes() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-    silent(&mut s, gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        panic!("no queue node")
+    };
+    silent(&mut s, queue_node);
     s.pass(Duration::from_millis(100));
     let acted = s.drain();
     let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-    assert!(next != gate && ability(&s, gate) == cannot);
+    assert!(next != queue_node && ability(&s, queue_node) == cannot);
     s.allow_waits(next);
     assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
 
     // The same at a node that is to be watched.
     let mut s = queueing();
-    let gate = standing(&mut s, 0, HELD);
-    let other = other_of(&s.drain(), gate);
+    let queue_node = standing(&mut s, 0, HELD);
+    let other = other_of(&s.drain(), queue_node);
     silent(&mut s, other);
-    s.replies([gate], Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
+    s.replies([queue_node], Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
     s.pass(Duration::from_millis(100));
     assert_eq!(ability(&s, other), cannot);
-    let third = (0..NODES).find(|node| ![gate, other].contains(node)).unwrap();
+    let third = (0..NODES).find(|node| ![queue_node, other].contains(node)).unwrap();
     assert!(s.drain().contains(&Acted::Wait(third, Waits::Hello)), "it is watched instead");
 }
 
 /// Somebody's lock may have the name of this one's queue. Other locks have their queues there.
 #[test]
-fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {
+fn w5_what_is_no_queue_is_no_queue_node_of_this_lock_alone() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
     let mut acted = refuse(&mut s);
     for _ in 0..NODES {
-        let [Acted::Wait(gate, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-        s.allow_waits(gate);
-        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        s.reply(gate, server_error(ServerErrorKind::WrongType));
+        let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+        s.allow_waits(queue_node);
+        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        s.reply(queue_node, server_error(ServerErrorKind::WrongType));
         s.pass(Duration::ZERO);
         acted = s.drain();
     }
@@ -255,45 +259,45 @@ fn another_refused(s: &mut Scenario, name: &str) -> Vec<Acted> {
     refuse(s)
 }
 
-/// The name of a resource whose gate is this node, where all nodes can be waited at.
-fn name_with_gate(gate: usize) -> String {
+/// The name of a resource whose queue node is this node, where all nodes can be waited at.
+fn name_with_queue_node(queue_node: usize) -> String {
     for number in 0.. {
         let name = format!("resource {number}");
         let mut s = queueing();
-        if another_refused(&mut s, &name) == [Acted::Wait(gate, Waits::Hello)] {
+        if another_refused(&mut s, &name) == [Acted::Wait(queue_node, Waits::Hello)] {
             return name;
         }
     }
-    unreachable!("each node is the gate of its share")
+    unreachable!("each node is the queue node of its share")
 }
 
 #[test]
-fn w5_error_that_passes_costs_one_wait_its_gate_for_a_second() {
+fn w5_error_that_passes_costs_one_wait_its_queue_node_for_a_second() {
     for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::NoScript]) {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
         let mut acted = refuse(&mut s);
-        let mut gates = Vec::new();
+        let mut queue_nodes = Vec::new();
         for _ in 0..NODES {
-            let [Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+            let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
                 panic!("{kind:?}: {acted:?}")
             };
-            gates.push(gate);
-            s.allow_waits(gate);
-            assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-            s.reply(gate, server_error(kind));
+            queue_nodes.push(queue_node);
+            s.allow_waits(queue_node);
+            assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+            s.reply(queue_node, server_error(kind));
             s.pass(Duration::ZERO);
             acted = s.drain();
         }
-        assert!(sets(&acted), "{kind:?}: without a gate it asks again: {acted:?}");
-        assert_eq!(refuse(&mut s), [], "{kind:?}: no gate");
+        assert!(sets(&acted), "{kind:?}: without a queue node it asks again: {acted:?}");
+        assert_eq!(refuse(&mut s), [], "{kind:?}: no queue node");
         assert!((0..NODES).all(|node| ability(&s, node) == Ability::Available), "{kind:?}");
         assert!(s.engine.poll_notice().is_none());
         // Others are not concerned.
-        let acted = another_refused(&mut s, &name_with_gate(gates[0]));
-        assert_eq!(acted, [Acted::Wait(gates[0], Waits::QueueUp)], "{kind:?}");
-        s.reply(gates[0], place(5, HELD));
+        let acted = another_refused(&mut s, &name_with_queue_node(queue_nodes[0]));
+        assert_eq!(acted, [Acted::Wait(queue_nodes[0], Waits::QueueUp)], "{kind:?}");
+        s.reply(queue_nodes[0], place(5, HELD));
         // It waits for random delays, and a second later for its turn.
         let (start, mut rounds) = (s.now, 0);
         loop {
@@ -301,7 +305,7 @@ fn w5_error_that_passes_costs_one_wait_its_gate_for_a_second() {
             let acted = s.drain();
             match acted[..] {
                 [] => {}
-                [Acted::Wait(_, Waits::QueueUp)] => s.reply(gates[0], place(5, HELD)),
+                [Acted::Wait(_, Waits::QueueUp)] => s.reply(queue_nodes[0], place(5, HELD)),
                 [Acted::Set(..)] => {
                     rounds += 1;
                     if !refuse(&mut s).is_empty() {
@@ -323,39 +327,41 @@ fn w4_error_that_passes_is_no_answer() {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
         if refused == 0 {
-            s.reply(gate, server_error(kind));
+            s.reply(queue_node, server_error(kind));
         } else {
-            s.reply(gate, Reply::Map);
+            s.reply(queue_node, Reply::Map);
             s.drain();
-            s.reply(gate, if refused == 1 { server_error(kind) } else { Reply::Ok });
+            s.reply(queue_node, if refused == 1 { server_error(kind) } else { Reply::Ok });
             if refused == 2 {
-                s.reply(gate, server_error(kind));
+                s.reply(queue_node, server_error(kind));
             } else {
                 let channel = s.channel.clone();
-                s.engine.handle_push(s.now, gate, Push::Subscribed(&channel));
+                s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
             }
             if refused != 3 {
-                s.tell(gate, "t");
+                s.tell(queue_node, "t");
             }
-            s.reply(gate, if refused == 3 { server_error(kind) } else { Reply::Integer(1) });
+            s.reply(queue_node, if refused == 3 { server_error(kind) } else { Reply::Integer(1) });
         }
         s.pass(Duration::ZERO);
         let acted = s.drain();
         let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
-        assert_ne!(next, gate);
-        assert_eq!(ability(&s, gate), Ability::Untried, "{kind:?} {refused}");
+        assert_ne!(next, queue_node);
+        assert_eq!(ability(&s, queue_node), Ability::Untried, "{kind:?} {refused}");
         assert!(s.engine.poll_notice().is_none());
         s.allow_waits(next);
         s.drain();
         s.reply(next, place(5, HELD));
         // The next wait that needs it asks again.
-        let acted = another_refused(&mut s, &name_with_gate(gate));
-        assert_eq!(acted, [Acted::Wait(gate, Waits::Hello)]);
-        s.allow_waits(gate);
-        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        assert_eq!(ability(&s, gate), Ability::Available);
+        let acted = another_refused(&mut s, &name_with_queue_node(queue_node));
+        assert_eq!(acted, [Acted::Wait(queue_node, Waits::Hello)]);
+        s.allow_waits(queue_node);
+        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        assert_eq!(ability(&s, queue_node), Ability::Available);
     }
 }
 
@@ -364,10 +370,10 @@ fn w4_error_that_passes_is_no_answer() {
 fn w8_node_that_cannot_watch_for_now_is_replaced_by_another() {
     for is_permission in [true, false] {
         let mut s = queueing();
-        let gate = standing(&mut s, 0, HELD);
-        let other = other_of(&s.drain(), gate);
-        s.reply(gate, Reply::Ok);
-        s.reply(gate, Reply::Integer(HELD));
+        let queue_node = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), queue_node);
+        s.reply(queue_node, Reply::Ok);
+        s.reply(queue_node, Reply::Integer(HELD));
         s.allow_waits(other);
         assert_eq!(s.drain(), watch_of(other));
         let busy = || server_error(ServerErrorKind::Busy);
@@ -376,8 +382,8 @@ fn w8_node_that_cannot_watch_for_now_is_replaced_by_another() {
         changed(&mut s, other);
         s.pass(STAGGER);
         let acted = s.drain();
-        let third = other_of(&acted, gate);
-        assert!(third != gate && third != other, "{is_permission}: {acted:?}");
+        let third = other_of(&acted, queue_node);
+        assert!(third != queue_node && third != other, "{is_permission}: {acted:?}");
         assert_eq!(ability(&s, other), Ability::Available);
     }
 }
@@ -389,11 +395,13 @@ fn w5_refusal_of_a_replica_or_a_stranger_ends_the_connection() {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-        s.allow_waits(gate);
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
+        s.allow_waits(queue_node);
         s.drain();
-        s.reply(gate, server_error(kind));
-        assert_eq!(s.drain(), [Acted::Close(gate)], "{kind:?}");
+        s.reply(queue_node, server_error(kind));
+        assert_eq!(s.drain(), [Acted::Close(queue_node)], "{kind:?}");
     }
 }
 
@@ -436,50 +444,50 @@ fn w5_first_that_finds_the_lock_free_takes_it() {
 #[test]
 fn w5_second_looks_after_a_stagger_and_then_takes_it() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
+    let queue_node = standing(&mut s, 1, HELD);
     assert_eq!(s.drain(), []);
     s.pass(STAGGER);
     let acted = s.drain();
-    s.reply(other_of(&acted, gate), server_error(ServerErrorKind::Other));
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(ABSENT));
+    s.reply(other_of(&acted, queue_node), server_error(ServerErrorKind::Other));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(ABSENT));
     assert_eq!(s.drain(), [], "the first has a stagger to take it");
     s.pass(STAGGER);
     let acted = s.drain();
-    assert_eq!(acted[..2], watch_of(gate));
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(ABSENT));
+    assert_eq!(acted[..2], watch_of(queue_node));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(ABSENT));
     let acted = [&acted[2..], &s.drain()].concat();
     let [Acted::Wait(third, Waits::Hello), Acted::Set(..)] = acted[..] else {
         panic!("it sleeps: {acted:?}")
     };
     s.reply(third, server_error(ServerErrorKind::Other));
     let _ = granted(&mut s);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::ToFront))], "W11");
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::ToFront))], "W11");
     assert_eq!(s.engine.stats().skipped, 1);
 }
 
 #[test]
 fn w5_third_looks_at_a_free_lock_only_after_several_staggers() {
     let mut s = queueing();
-    let gate = standing(&mut s, 2, ABSENT);
+    let queue_node = standing(&mut s, 2, ABSENT);
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(5));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(2, ABSENT));
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(2, ABSENT));
     assert!(sets(&s.drain()), "both before it sleep");
     let _ = granted(&mut s);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::ToFront))]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::ToFront))]);
 }
 
 #[test]
 fn w6_told_to_go_it_takes_the_lock_at_once() {
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     assert_eq!(s.drain(), []);
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     assert!(sets(&s.drain()));
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [], "it is in front already");
@@ -490,16 +498,16 @@ fn w6_told_to_go_it_takes_the_lock_at_once() {
 #[test]
 fn w6_told_to_go_after_its_patience_it_starts_no_round() {
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     let rounds = s.engine.stats().rounds;
     s.now = s.now.after(PATIENCE);
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     assert_eq!(s.drain(), []);
     s.pass(Duration::ZERO);
     assert!(
         matches!(s.done(), Some(muxlock::proto::Done::Acquired(Err(error))) if error.is_contended())
     );
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
     assert_eq!(s.engine.stats().rounds, rounds);
 }
 
@@ -507,13 +515,13 @@ fn w6_told_to_go_after_its_patience_it_starts_no_round() {
 fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
     for is_free in [true, false] {
         let mut s = queueing();
-        let gate = standing(&mut s, 5, HELD);
-        s.tell(gate, "nresource");
+        let queue_node = standing(&mut s, 5, HELD);
+        s.tell(queue_node, "nresource");
         assert_eq!(s.drain(), []);
         s.pass(STAGGER);
-        assert_eq!(s.drain()[..2], watch_of(gate));
-        s.reply(gate, Reply::Ok);
-        s.reply(gate, Reply::Integer(if is_free { ABSENT } else { HELD }));
+        assert_eq!(s.drain()[..2], watch_of(queue_node));
+        s.reply(queue_node, Reply::Ok);
+        s.reply(queue_node, Reply::Integer(if is_free { ABSENT } else { HELD }));
         assert_eq!(sets(&s.drain()), is_free);
     }
 }
@@ -532,39 +540,39 @@ fn w6_new_engine_that_is_next_waits_as_long_as_its_masters_are_far() {
     s.replies(0..NODES, Reply::Nil);
     let acted = s.drain();
     s.replies(0..NODES, Reply::Integer(0));
-    let Some(Acted::Wait(gate, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
-    s.allow_waits(*gate);
-    assert_eq!(s.drain(), [Acted::Wait(*gate, Waits::QueueUp)]);
+    let Some(Acted::Wait(queue_node, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
+    s.allow_waits(*queue_node);
+    assert_eq!(s.drain(), [Acted::Wait(*queue_node, Waits::QueueUp)]);
     s.pass(Duration::from_millis(20));
-    s.reply(*gate, place(5, HELD));
-    s.tell(*gate, "nresource");
+    s.reply(*queue_node, place(5, HELD));
+    s.tell(*queue_node, "nresource");
     // The usual time of a reply is 2.5 ms: all others came at once.
     s.pass(Duration::from_millis(11));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
-    assert_eq!(s.drain()[..2], watch_of(*gate));
+    assert_eq!(s.drain()[..2], watch_of(*queue_node));
 }
 
 #[test]
 fn w6_told_to_be_out_it_queues_up_anew() {
     let mut s = queueing();
-    let gate = standing(&mut s, 0, HELD);
+    let queue_node = standing(&mut s, 0, HELD);
     s.drain();
-    s.tell(gate, "oresource");
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.tell(gate, "oother");
+    s.tell(queue_node, "oresource");
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.tell(queue_node, "oother");
     assert_eq!(s.drain(), []);
 }
 
 #[test]
 fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     for word in ["gother", "pother", "nother", "aother"] {
-        s.tell(gate, word);
-        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))], "{word}");
+        s.tell(queue_node, word);
+        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))], "{word}");
     }
-    s.tell(gate, "oother");
+    s.tell(queue_node, "oother");
     assert_eq!(s.drain(), []);
 }
 
@@ -574,11 +582,13 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     let mut s = queueing();
     let id = patient(&mut s);
     s.drain();
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-    s.allow_waits(gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        panic!("no queue node")
+    };
+    s.allow_waits(queue_node);
     s.drain();
-    s.reply(gate, place(5, HELD));
-    s.tell(gate, "aresource");
+    s.reply(queue_node, place(5, HELD));
+    s.tell(queue_node, "aresource");
     assert_eq!(s.drain(), []);
     assert_eq!(s.engine.place(id), Some(5));
 }
@@ -588,9 +598,9 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
 fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     let words = ["aresource", "presource", "nresource", "oresource"];
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     assert_eq!(s.drain(), []);
-    let other = (gate + 1) % NODES;
+    let other = (queue_node + 1) % NODES;
     for word in words {
         s.tell(other, word);
         // It leaves the place there to those who look after the lock.
@@ -603,10 +613,10 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
         );
     }
     let mut s = queueing();
-    let (gate, _lease) = held_through_queue(&mut s);
+    let (queue_node, _lease) = held_through_queue(&mut s);
     let told = s.engine.stats().notifications_received;
     for word in words.into_iter().chain(["gresource"]) {
-        s.tell(gate, word);
+        s.tell(queue_node, word);
         assert_eq!((s.drain(), s.engine.stats().notifications_received), (vec![], told), "{word}");
     }
 }
@@ -615,17 +625,17 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
 fn w6_pushes_that_make_no_sense_end_the_connection() {
     for message in [Some("xresource"), Some("g"), Some(""), Some("tt"), None] {
         let mut s = queueing();
-        let gate = standing(&mut s, 5, HELD);
+        let queue_node = standing(&mut s, 5, HELD);
         let channel = s.channel.clone();
         let push = message.map(|message| resp::message(&channel, message.as_bytes()));
-        s.engine.handle_push(s.now, gate, push.unwrap_or(Push::Other));
-        assert!(s.drain().contains(&Acted::Close(gate)), "{message:?}");
+        s.engine.handle_push(s.now, queue_node, push.unwrap_or(Push::Other));
+        assert!(s.drain().contains(&Acted::Close(queue_node)), "{message:?}");
     }
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     let push = resp::message(b"muxlock:another", b"gresource");
-    s.engine.handle_push(s.now, gate, push);
-    assert!(s.drain().contains(&Acted::Close(gate)));
+    s.engine.handle_push(s.now, queue_node, push);
+    assert!(s.drain().contains(&Acted::Close(queue_node)));
 }
 
 /// A push before anything was asked for, as from a server that is confused.
@@ -638,85 +648,88 @@ fn w6_pushes_without_a_channel_end_the_connection() {
 
 /// Grants a lock to the first in the queue.
 fn held_through_queue(s: &mut Scenario) -> (usize, Lease) {
-    let gate = standing(s, 0, ABSENT);
+    let queue_node = standing(s, 0, ABSENT);
     s.drain();
     let lease = granted(s);
     assert_eq!(s.drain(), []);
-    (gate, lease)
+    (queue_node, lease)
 }
 
 /// W7.
 #[test]
-fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
+fn w7_lock_is_handed_on_at_the_queue_node_after_the_other_nodes() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     let acted = s.drain();
-    let others: Vec<usize> = (0..NODES).filter(|node| *node != gate).collect();
+    let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
     let [Acted::Release(released, token), Acted::HandOn(at, handed, Tell::Next)] = &acted[..]
     else {
         panic!("{acted:?}")
     };
-    assert_eq!((released, at, token), (&others, &gate, handed));
+    assert_eq!((released, at, token), (&others, &queue_node, handed));
     s.reply(others[0], Reply::Integer(1));
     s.nothing_done();
-    s.reply(gate, Reply::Integer(1 + 2 * 3));
+    s.reply(queue_node, Reply::Integer(1 + 2 * 3));
     let released = s.released().unwrap();
     assert_eq!((released.confirmed, s.engine.stats().notifications_sent), (2, 1));
 }
 
 #[test]
-fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
+fn w7_queue_node_that_does_not_hand_on_gets_the_usual_release_at_once() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
-    s.reply(gate, server_error(ServerErrorKind::Permission));
+    s.reply(queue_node, server_error(ServerErrorKind::Permission));
     let acted = s.drain();
-    assert!(matches!(&acted[..], [Acted::Release(nodes, _)] if *nodes == [gate]), "{acted:?}");
+    assert!(
+        matches!(&acted[..], [Acted::Release(nodes, _)] if *nodes == [queue_node]),
+        "{acted:?}"
+    );
     s.replies(0..NODES, Reply::Integer(1));
     assert_eq!(s.released().unwrap().absent, 0);
 }
 
 /// R12: it was not handed out yet, and the lock's key is still there.
 #[test]
-fn w7_release_at_a_gate_is_owed_when_its_connection_is_lost_before() {
+fn w7_release_at_a_queue_node_is_owed_when_its_connection_is_lost_before() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(RESET));
+    s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(RESET));
     let acted = s.drain();
     let Some(Acted::Release(others, token)) = acted.first().cloned() else { panic!("{acted:?}") };
-    assert!(!others.contains(&gate));
+    assert!(!others.contains(&queue_node));
     s.replies(others, Reply::Integer(1));
     assert_eq!(s.released().unwrap().confirmed, 2);
-    assert_eq!(s.engine.statuses().nth(gate).unwrap().pending_releases, 1);
+    assert_eq!(s.engine.statuses().nth(queue_node).unwrap().pending_releases, 1);
     s.pass(Duration::from_secs(1));
     s.engine.connect(s.now);
     s.drain();
-    s.connect(gate);
-    assert!(s.drain().contains(&Acted::Release(vec![gate], token)));
+    s.connect(queue_node);
+    assert!(s.drain().contains(&Acted::Release(vec![queue_node], token)));
 }
 
-/// The gate has deleted the key, and could tell nobody.
+/// The queue node has deleted the key, and could tell nobody.
 #[test]
-fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_gate() {
+fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_queue_node() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
-    s.reply(gate, Reply::Integer(-1));
-    s.replies((0..NODES).filter(|node| *node != gate), Reply::Integer(1));
+    s.reply(queue_node, Reply::Integer(-1));
+    s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Integer(1));
     let released = s.released().unwrap();
     assert!(released.was_held() && released.absent == 0, "{released:?}");
     assert_eq!(s.drain(), [], "nothing else is sent");
-    assert_eq!(ability(&s, gate), Ability::Available);
+    assert_eq!(ability(&s, queue_node), Ability::Available);
     patient(&mut s);
     let acted = s.drain();
     let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-    assert_ne!(next, gate);
-    s.reply(gate, Reply::Integer(-2));
-    assert!(s.drain().contains(&Acted::Close(gate)), "there is no such answer");
+    assert_ne!(next, queue_node);
+    s.reply(queue_node, Reply::Integer(-2));
+    assert!(s.drain().contains(&Acted::Close(queue_node)), "there is no such answer");
 }
 
 /// Where a line of its own alone is not told who waits, it does not ask for a second.
@@ -751,36 +764,36 @@ fn w13_line_does_not_count_where_it_cannot() {
 }
 
 #[test]
-fn w7_error_that_passes_leaves_the_gate_one() {
+fn w7_error_that_passes_leaves_the_queue_node_one() {
     for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::WrongType]) {
         let mut s = queueing();
-        let (gate, lease) = held_through_queue(&mut s);
+        let (queue_node, lease) = held_through_queue(&mut s);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         s.drain();
-        s.reply(gate, server_error(kind));
-        assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [gate]));
-        assert_eq!(ability(&s, gate), Ability::Available, "{kind:?}");
+        s.reply(queue_node, server_error(kind));
+        assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [queue_node]));
+        assert_eq!(ability(&s, queue_node), Ability::Available, "{kind:?}");
     }
 }
 
-/// It has handed the lock on to three others, and wants it again. Returns its gate.
+/// It has handed the lock on to three others, and wants it again. Returns its queue node.
 fn again_before_others(s: &mut Scenario) -> usize {
-    let (gate, lease) = held_through_queue(s);
+    let (queue_node, lease) = held_through_queue(s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     for node in 0..NODES {
-        s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
+        s.reply(node, Reply::Integer(if node == queue_node { 1 + 2 * 3 } else { 1 }));
     }
     assert!(s.done().is_some());
     patient(s);
-    gate
+    queue_node
 }
 
 #[test]
 fn w7_after_a_hand_on_it_stands_behind_the_others() {
     let mut s = queueing();
-    let gate = again_before_others(&mut s);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
+    let queue_node = again_before_others(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "others wait there");
 }
 
 /// It would otherwise always come before those that are told to go.
@@ -858,23 +871,22 @@ fn stands_still(s: &mut Scenario, node: usize, still: Still) {
     }
 }
 
-/// Those who wait have left such a gate.
+/// Those who wait have left such a queue node.
 #[test]
-fn w7_gate_that_stands_still_hands_nothing_on() {
+fn w7_queue_node_that_stands_still_hands_nothing_on() {
     for still in [Still::Blocked, Still::Late] {
         let mut s = queueing();
-        let (gate, lease) = held_through_queue(&mut s);
-        stands_still(&mut s, gate, still);
+        let (queue_node, lease) = held_through_queue(&mut s);
+        stands_still(&mut s, queue_node, still);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let acted = s.drain();
-        let is_release =
-            |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&gate));
+        let is_release = |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&queue_node));
         let [Acted::Release(..), Acted::HandOn(next, _, Tell::Next)] = acted[..] else {
             panic!("{still:?}: {acted:?}")
         };
-        assert_ne!(next, gate);
+        assert_ne!(next, queue_node);
         assert_eq!(acted.iter().any(is_release), still == Still::Late);
-        s.engine.handle_node(s.now, gate, NodeEvent::Writable);
+        s.engine.handle_node(s.now, queue_node, NodeEvent::Writable);
         assert_eq!(s.drain().iter().any(is_release), still == Still::Blocked);
     }
 }
@@ -883,14 +895,14 @@ fn w7_gate_that_stands_still_hands_nothing_on() {
 fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
     for still in [Still::Blocked, Still::Late] {
         let mut s = queueing();
-        let gate = standing(&mut s, 5, HELD);
-        stands_still(&mut s, gate, still);
-        s.tell(gate, "gother");
+        let queue_node = standing(&mut s, 5, HELD);
+        stands_still(&mut s, queue_node, still);
+        s.tell(queue_node, "gother");
         assert_eq!(s.drain(), [], "{still:?}");
         for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
             let _ = s.engine.cancel(s.now, id);
         }
-        let is_told = |acted: &Acted| *acted == Acted::Wait(gate, Waits::StepOut(Step::Out));
+        let is_told = |acted: &Acted| *acted == Acted::Wait(queue_node, Waits::StepOut(Step::Out));
         assert!(!s.drain().iter().any(is_told), "{still:?}");
     }
 }
@@ -900,24 +912,24 @@ fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
 fn w14_words_that_are_passed_on_do_not_pile_up() {
     const MOST: usize = 8_192;
     let mut s = queueing();
-    let gate = standing(&mut s, 5, HELD);
+    let queue_node = standing(&mut s, 5, HELD);
     let mut passed_on = 0;
     for _ in 0..MOST + 100 {
-        s.tell(gate, "gother");
+        s.tell(queue_node, "gother");
         passed_on += s.drain().len();
     }
     assert_eq!(passed_on, MOST);
 }
 
-/// Until the gate says how many wait there, some may.
+/// Until the queue node says how many wait there, some may.
 #[test]
 fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.abandon(s.now, lease);
     s.drain();
     patient(&mut s);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
 }
 
 /// It gives the lock back, and all nodes confirm that.
@@ -937,9 +949,9 @@ fn again(s: &mut Scenario, lease: Lease) {
 #[test]
 fn w7_without_others_it_tries_at_once() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
+    let queue_node = standing(&mut s, 1, HELD);
     s.drain();
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
     assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::StepOut(Step::ToFront)), ..] | []));
@@ -951,10 +963,10 @@ fn w7_without_others_it_tries_at_once() {
 #[test]
 fn w7_locks_of_its_own_turn_are_no_strangers() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
+    let queue_node = standing(&mut s, 1, HELD);
     patient(&mut s);
     s.drain();
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     s.drain();
@@ -970,17 +982,17 @@ fn w7_locks_of_its_own_turn_are_no_strangers() {
 
 /// It queues up, so that others see it, and finds the lock free: it looks no sooner than `after`,
 /// and takes it then.
-fn yields(s: &mut Scenario, gate: usize, after: Duration) -> Lease {
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(0, ABSENT));
+fn yields(s: &mut Scenario, queue_node: usize, after: Duration) -> Lease {
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(0, ABSENT));
     assert_eq!(s.drain(), []);
     s.pass(after - Duration::from_nanos(1));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_nanos(1));
     let acted = s.drain();
-    assert_eq!(acted[..2], watch_of(gate));
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(ABSENT));
+    assert_eq!(acted[..2], watch_of(queue_node));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(ABSENT));
     assert!(sets(&s.drain()));
     if let Some(Acted::Wait(other, Waits::Hello)) = acted.get(2) {
         s.reply(*other, server_error(ServerErrorKind::Other));
@@ -993,19 +1005,19 @@ fn yields(s: &mut Scenario, gate: usize, after: Duration) -> Lease {
 fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     const AT_ONCE: Duration = Duration::from_millis(2);
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
-    let lease = yields(&mut s, gate, AT_ONCE);
+    let lease = yields(&mut s, queue_node, AT_ONCE);
     again(&mut s, lease);
-    let lease = yields(&mut s, gate, AT_ONCE);
-    // Also if the gate has not answered the release, and so may have others in its queue.
+    let lease = yields(&mut s, queue_node, AT_ONCE);
+    // Also if the queue node has not answered the release, and so may have others in its queue.
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
-    (0..NODES).filter(|node| *node != gate).for_each(|node| s.reply(node, Reply::Integer(1)));
+    (0..NODES).filter(|node| *node != queue_node).for_each(|node| s.reply(node, Reply::Integer(1)));
     assert!(s.done().is_some());
     patient(&mut s);
-    s.reply(gate, Reply::Integer(1));
-    let lease = yields(&mut s, gate, AT_ONCE);
+    s.reply(queue_node, Reply::Integer(1));
+    let lease = yields(&mut s, queue_node, AT_ONCE);
     // Later than a stagger after its release, and when nobody else was seen for a second.
     given_back(&mut s, lease);
     s.pass(STAGGER);
@@ -1018,11 +1030,11 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
 #[test]
 fn w7_who_is_alone_is_no_stranger_to_itself() {
     let mut s = queueing();
-    let (gate, mut lease) = held_through_queue(&mut s);
+    let (queue_node, mut lease) = held_through_queue(&mut s);
     let over = s.now.after(Duration::from_secs(1));
     while s.now < over {
         again(&mut s, lease);
-        lease = yields(&mut s, gate, Duration::from_millis(2));
+        lease = yields(&mut s, queue_node, Duration::from_millis(2));
         s.pass(Duration::from_millis(50));
     }
     again(&mut s, lease);
@@ -1033,13 +1045,13 @@ fn w7_who_is_alone_is_no_stranger_to_itself() {
 #[test]
 fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(0, HELD));
-    assert_eq!(s.drain()[..2], watch_of(gate));
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(0, HELD));
+    assert_eq!(s.drain()[..2], watch_of(queue_node));
     // Told to go, it does not wait either.
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     assert!(sets(&s.drain()));
 }
 
@@ -1072,25 +1084,25 @@ fn w7_beside_strangers_that_have_gone_it_tries_at_once() {
 fn w8_change_of_a_watched_key_wakes_the_first() {
     for by_other in [false, true] {
         let mut s = queueing();
-        let (gate, other) = armed(&mut s);
-        changed(&mut s, if by_other { other } else { gate });
+        let (queue_node, other) = armed(&mut s);
+        changed(&mut s, if by_other { other } else { queue_node });
         assert!(sets(&s.drain()));
     }
     let mut s = queueing();
-    let (gate, _) = armed(&mut s);
-    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    let (queue_node, _) = armed(&mut s);
+    s.engine.handle_push(s.now, queue_node, Push::AllChanged);
     assert!(sets(&s.drain()));
 }
 
 #[test]
 fn w8_change_counts_once_and_only_where_the_key_is_watched() {
     let mut s = queueing();
-    let gate = standing(&mut s, 0, HELD);
+    let queue_node = standing(&mut s, 0, HELD);
     s.drain();
-    changed(&mut s, gate);
+    changed(&mut s, queue_node);
     assert_eq!(s.drain(), [], "it is older than the answer to PTTL");
-    s.engine.handle_push(s.now, gate, Push::Changed(b"another"));
-    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    s.engine.handle_push(s.now, queue_node, Push::Changed(b"another"));
+    s.engine.handle_push(s.now, queue_node, Push::AllChanged);
     assert_eq!(s.drain(), []);
 }
 
@@ -1102,10 +1114,10 @@ fn w8_end_of_the_key_wakes_the_first() {
     let slow = s.drain();
     assert!(!slow.is_empty(), "W10");
     let mut s = queueing();
-    let gate = standing(&mut s, 0, HELD);
+    let queue_node = standing(&mut s, 0, HELD);
     s.drain();
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(20));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(20));
     s.pass(Duration::from_millis(20));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
@@ -1116,14 +1128,14 @@ fn w8_end_of_the_key_wakes_the_first() {
 /// If the nodes' keys end at different times, the first end counts.
 #[test]
 fn w8_first_end_of_a_key_wakes_the_first() {
-    for is_gate_first in [true, false] {
+    for is_queue_node_first in [true, false] {
         let mut s = queueing();
-        let gate = standing(&mut s, 0, HELD);
-        let other = other_of(&s.drain(), gate);
+        let queue_node = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), queue_node);
         s.allow_waits(other);
         s.drain();
-        for node in [gate, other] {
-            let left = if (node == gate) == is_gate_first { 20 } else { HELD };
+        for node in [queue_node, other] {
+            let left = if (node == queue_node) == is_queue_node_first { 20 } else { HELD };
             s.reply(node, Reply::Ok);
             s.reply(node, Reply::Integer(left));
         }
@@ -1137,24 +1149,24 @@ fn w8_first_end_of_a_key_wakes_the_first() {
 #[test]
 fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     let mut s = queueing();
-    let (gate, _) = armed(&mut s);
-    changed(&mut s, gate);
+    let (queue_node, _) = armed(&mut s);
+    changed(&mut s, queue_node);
     assert!(sets(&s.drain()));
     let acted = refuse(&mut s);
-    assert_eq!(acted[0], Acted::Wait(gate, Waits::QueueUp));
+    assert_eq!(acted[0], Acted::Wait(queue_node, Waits::QueueUp));
     assert_eq!(s.engine.stats().spurious_wakeups, 1);
-    s.reply(gate, place(0, HELD));
+    s.reply(queue_node, place(0, HELD));
     s.pass(STAGGER);
-    let looks = |acted: Vec<Acted>| watch_of(gate).iter().all(|it| acted.contains(it));
+    let looks = |acted: Vec<Acted>| watch_of(queue_node).iter().all(|it| acted.contains(it));
     assert!(looks(s.drain()));
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
     s.pass(2 * STAGGER);
-    changed(&mut s, gate);
+    changed(&mut s, queue_node);
     s.pass(4 * STAGGER);
     assert!(looks(s.drain()));
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(ABSENT));
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(ABSENT));
     assert!(sets(&s.drain()));
 }
 
@@ -1163,10 +1175,10 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
 fn w9_watched_node_that_is_lost_is_replaced_by_another() {
     for told in 0..4 {
         let mut s = queueing();
-        let gate = standing(&mut s, 0, HELD);
-        let other = other_of(&s.drain(), gate);
-        s.reply(gate, Reply::Ok);
-        s.reply(gate, Reply::Integer(HELD));
+        let queue_node = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), queue_node);
+        s.reply(queue_node, Reply::Ok);
+        s.reply(queue_node, Reply::Integer(HELD));
         if told == 0 {
             s.reply(other, server_error(ServerErrorKind::UnknownCommand));
         } else {
@@ -1185,16 +1197,16 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
         s.pass(STAGGER);
         let mut acted = s.drain();
         acted.retain(|acted| *acted != Acted::Connect(other));
-        let third = other_of(&acted, gate);
-        assert!(third != gate && third != other, "{told}: {acted:?}");
+        let third = other_of(&acted, queue_node);
+        assert!(third != queue_node && third != other, "{told}: {acted:?}");
         s.allow_waits(third);
         assert_eq!(s.drain(), watch_of(third));
     }
 }
 
-/// Whether another round begins, although the lock stays held at the gate, at this place, and no
-/// other node can be watched.
-fn asks_again(s: &mut Scenario, gate: usize, at: i64) -> bool {
+/// Whether another round begins, although the lock stays held at the queue node, at this place, and
+/// no other node can be watched.
+fn asks_again(s: &mut Scenario, queue_node: usize, at: i64) -> bool {
     for _ in 0..200 {
         s.pass(5 * STAGGER);
         let acted = s.drain();
@@ -1203,12 +1215,14 @@ fn asks_again(s: &mut Scenario, gate: usize, at: i64) -> bool {
                 Acted::Wait(node, Waits::Hello) => {
                     s.reply(*node, server_error(ServerErrorKind::UnknownCommand));
                 }
-                Acted::Wait(node, Waits::Cache) if *node == gate => s.reply(gate, Reply::Ok),
-                Acted::Wait(node, Waits::TimeToLive) if *node == gate => {
-                    s.reply(gate, Reply::Integer(HELD));
+                Acted::Wait(node, Waits::Cache) if *node == queue_node => {
+                    s.reply(queue_node, Reply::Ok)
                 }
-                Acted::Wait(node, Waits::QueueUp) if *node == gate => {
-                    s.reply(gate, place(at, HELD));
+                Acted::Wait(node, Waits::TimeToLive) if *node == queue_node => {
+                    s.reply(queue_node, Reply::Integer(HELD));
+                }
+                Acted::Wait(node, Waits::QueueUp) if *node == queue_node => {
+                    s.reply(queue_node, place(at, HELD));
                 }
                 _ => {}
             }
@@ -1225,30 +1239,30 @@ fn asks_again(s: &mut Scenario, gate: usize, at: i64) -> bool {
 fn w9_without_a_second_watched_node_rounds_are_repeated() {
     for at in [0, 1, 2] {
         let mut s = queueing();
-        let gate = standing(&mut s, at, HELD);
-        assert_eq!(asks_again(&mut s, gate, at), at < 2, "place {at}");
+        let queue_node = standing(&mut s, at, HELD);
+        assert_eq!(asks_again(&mut s, queue_node, at), at < 2, "place {at}");
     }
 }
 
 /// The same if nothing but the stray key refused: another node was lost, and the third one granted.
 #[test]
 fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
-    let gate = standing(&mut queueing(), 0, HELD);
-    let (granted, lost) = ((gate + 1) % NODES, (gate + 2) % NODES);
+    let queue_node = standing(&mut queueing(), 0, HELD);
+    let (granted, lost) = ((queue_node + 1) % NODES, (queue_node + 2) % NODES);
     let mut s = queueing();
     patient(&mut s);
     s.drain();
     s.engine.handle_node(s.now, lost, NodeEvent::Disconnected(RESET));
     s.reply(granted, Reply::Ok);
-    s.reply(gate, Reply::Nil);
+    s.reply(queue_node, Reply::Nil);
     let acted = s.drain();
-    assert!(acted.contains(&Acted::Wait(gate, Waits::Hello)), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(queue_node, Waits::Hello)), "{acted:?}");
     s.reply(granted, Reply::Integer(1));
-    s.reply(gate, Reply::Integer(0));
-    s.allow_waits(gate);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(0, HELD));
-    assert!(asks_again(&mut s, gate, 0));
+    s.reply(queue_node, Reply::Integer(0));
+    s.allow_waits(queue_node);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(0, HELD));
+    assert!(asks_again(&mut s, queue_node, 0));
 }
 
 /// Answers what is sent for one that waits: all nodes let it, it has this place, and the key lives
@@ -1299,18 +1313,20 @@ fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
     patient(&mut s);
     s.drain();
     patient(&mut s);
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-    s.allow_waits(gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        panic!("no queue node")
+    };
+    s.allow_waits(queue_node);
     s.drain();
-    s.reply(gate, place(7, HELD));
+    s.reply(queue_node, place(7, HELD));
     s.pass(Duration::from_millis(75));
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "the slow look");
-    s.tell(gate, "gresource");
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "the slow look");
+    s.tell(queue_node, "gresource");
     assert!(sets(&s.drain()));
-    s.replies((0..NODES).filter(|node| *node != gate), Reply::Ok);
+    s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Ok);
     let lease = s.acquired().expect("the others are a quorum");
     s.drain();
-    s.reply(gate, place(0, ABSENT));
+    s.reply(queue_node, place(0, ABSENT));
     assert_eq!(s.drain(), []);
     assert!(lease.is_valid_at(s.now));
 }
@@ -1327,31 +1343,36 @@ fn w11_after_a_split_vote_it_pauses_before_it_looks() {
         (1..NODES).for_each(|node| s.reply(node, Reply::Nil));
         let acted = s.drain();
         s.replies(0..NODES, Reply::Integer(0));
-        let Some(Acted::Wait(gate, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
-        s.allow_waits(*gate);
+        let Some(Acted::Wait(queue_node, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
+        s.allow_waits(*queue_node);
         s.drain();
-        s.reply(*gate, place(0, HELD));
+        s.reply(*queue_node, place(0, HELD));
         assert_eq!(s.drain().is_empty(), is_split);
         s.pass(Duration::from_millis(64));
-        assert!(!is_split || s.drain().contains(&Acted::Wait(*gate, Waits::Cache)));
+        assert!(!is_split || s.drain().contains(&Acted::Wait(*queue_node, Waits::Cache)));
     }
 }
 
 /// The pauses between the rounds of the first in the queue, in this time, until so many have begun.
-fn pauses_in_vain(s: &mut Scenario, gate: usize, time: Duration, rounds: usize) -> Vec<Duration> {
-    pauses_at(s, (gate, 0), time, rounds)
-}
-
-/// The pauses between the rounds of one who stands at this place of its gate. One node has a key,
-/// and another one's vote does not count: the others say that the lock is free. The last round
-/// stays in flight if it is one too many.
-fn pauses_at(
+fn pauses_in_vain(
     s: &mut Scenario,
-    (gate, at): (usize, i64),
+    queue_node: usize,
     time: Duration,
     rounds: usize,
 ) -> Vec<Duration> {
-    let others: Vec<_> = (0..NODES).filter(|node| *node != gate).collect();
+    pauses_at(s, (queue_node, 0), time, rounds)
+}
+
+/// The pauses between the rounds of one who stands at this place of its queue node. One node has a
+/// key, and another one's vote does not count: the others say that the lock is free. The last round
+/// stays in flight if it is one too many.
+fn pauses_at(
+    s: &mut Scenario,
+    (queue_node, at): (usize, i64),
+    time: Duration,
+    rounds: usize,
+) -> Vec<Duration> {
+    let others: Vec<_> = (0..NODES).filter(|node| *node != queue_node).collect();
     let [held, failing] = [&others[..1], &others[1..]];
     let (end, mut last, mut pauses) = (s.now.after(time), None, Vec::new());
     while s.now < end {
@@ -1389,10 +1410,10 @@ fn pauses_at(
 fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
     for (at, expected) in [(0, 40..120), (1, 15..60), (2, 15..60), (10, 10..60)] {
         let mut s = queueing();
-        let gate = standing(&mut s, at, ABSENT);
+        let queue_node = standing(&mut s, at, ABSENT);
         // Some at once, and then each after half of the longest pause, or all of it and that half.
         let time = Duration::from_secs(2);
-        let rounds = pauses_at(&mut s, (gate, at), time, usize::MAX).len() + 1;
+        let rounds = pauses_at(&mut s, (queue_node, at), time, usize::MAX).len() + 1;
         assert!(expected.contains(&rounds), "at place {at}: {rounds}");
     }
 }
@@ -1410,8 +1431,8 @@ fn is_hastened(pauses: &[Duration]) -> bool {
 #[test]
 fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
     let mut s = queueing();
-    let gate = standing(&mut s, 0, ABSENT);
-    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 40);
+    let queue_node = standing(&mut s, 0, ABSENT);
+    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 40);
     let (first, later) = pauses.split_at(HASTENED_MAX - 1);
     assert!(is_hastened(first) && !is_hastened(&later[..1]), "{pauses:?}");
     let are_long = later.iter().filter(|pause| **pause > HASTENED).count();
@@ -1421,13 +1442,13 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
 
     // Its place says nothing of the lock.
     s.replies(0..NODES, Reply::Nil);
-    s.tell(gate, "presource");
-    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, HASTENED_MAX);
+    s.tell(queue_node, "presource");
+    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX);
     assert!(!is_hastened(&pauses), "{pauses:?}");
     // Who is told to go begins anew.
     s.replies(0..NODES, Reply::Nil);
-    s.tell(gate, "gresource");
-    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 2 * HASTENED_MAX);
+    s.tell(queue_node, "gresource");
+    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 2 * HASTENED_MAX);
     let (first, later) = pauses.split_at(HASTENED_MAX);
     assert!(is_hastened(first) && !is_hastened(later), "{pauses:?}");
 }
@@ -1436,9 +1457,9 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
 #[test]
 fn w11_looks_are_hastened_anew_after_a_grant() {
     let mut s = queueing();
-    let gate = standing(&mut s, 0, ABSENT);
+    let queue_node = standing(&mut s, 0, ABSENT);
     patient(&mut s);
-    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 2 * HASTENED_MAX);
+    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 2 * HASTENED_MAX);
     assert!(!is_hastened(&pauses), "{pauses:?}");
     let lease = granted(&mut s);
     s.drain();
@@ -1452,23 +1473,25 @@ fn w11_looks_are_hastened_anew_after_a_grant() {
     s.replies(released.clone(), Reply::Integer(1));
     s.reply(*at, Reply::Integer(1 + 2 * 2));
     s.replies(0..NODES, Reply::Nil);
-    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, HASTENED_MAX - 1);
+    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX - 1);
     assert!(is_hastened(&pauses), "{pauses:?}");
 }
 
 /// W3.
 #[test]
-fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
+fn w3_queue_node_that_is_gone_or_slow_is_left_for_the_next() {
     for is_gone in [true, false] {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-        s.allow_waits(gate);
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
+        s.allow_waits(queue_node);
         s.drain();
         if is_gone {
             let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-            s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
+            s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
             s.pass(Duration::ZERO);
         } else {
             s.pass(NODE_TIMEOUT);
@@ -1478,13 +1501,13 @@ fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
             Acted::Wait(node, Waits::Hello) => Some(*node),
             _ => None,
         });
-        assert!(next.is_some_and(|next| next != gate), "{acted:?}");
+        assert!(next.is_some_and(|next| next != queue_node), "{acted:?}");
         s.allow_waits(next.unwrap());
         assert!(s.drain().contains(&Acted::Wait(next.unwrap(), Waits::QueueUp)));
     }
 }
 
-/// An engine that stands at the next gate, because the one before it was slow. Returns both.
+/// An engine that stands at the next queue node, because the one before it was slow. Returns both.
 fn moved(s: &mut Scenario) -> (usize, usize) {
     let slow = standing(s, 5, HELD);
     s.drain();
@@ -1500,9 +1523,9 @@ fn moved(s: &mut Scenario) -> (usize, usize) {
     (slow, next)
 }
 
-/// Nobody is known to sleep at a gate that has not been asked for a place.
+/// Nobody is known to sleep at a queue node that has not been asked for a place.
 #[test]
-fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
+fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
     let mut s = queueing();
     let slow = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
@@ -1514,13 +1537,16 @@ fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
     s.reply(others[1], Reply::Nil);
     s.pass(NODE_TIMEOUT);
     let acted = s.drain();
-    let [Acted::Release(..), Acted::Wait(gate, Waits::Hello), Acted::Wait(free, Waits::Hello)] =
-        acted[..]
+    let [
+        Acted::Release(..),
+        Acted::Wait(queue_node, Waits::Hello),
+        Acted::Wait(free, Waits::Hello),
+    ] = acted[..]
     else {
         panic!("{acted:?}")
     };
-    s.replies([gate, free], Reply::Integer(0));
-    // The gate does not answer; the other node says that the lock is free.
+    s.replies([queue_node, free], Reply::Integer(0));
+    // The queue node does not answer; the other node says that the lock is free.
     s.allow_waits(free);
     let mut acted = s.drain();
     for _ in 0..100 {
@@ -1546,7 +1572,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
 }
 
 #[test]
-fn w3_gate_that_was_slow_is_remembered() {
+fn w3_queue_node_that_was_slow_is_remembered() {
     let mut s = queueing();
     let (slow, next) = moved(&mut s);
     let id = s.engine.operations().acquisitions().next().expect("it waits");
@@ -1564,16 +1590,16 @@ fn w3_gate_that_was_slow_is_remembered() {
 #[test]
 fn w10_slow_looks_come_ever_more_rarely() {
     let mut s = queueing();
-    let gate = standing(&mut s, 7, HELD);
+    let queue_node = standing(&mut s, 7, HELD);
     s.drain();
     let start = s.now;
     let mut looks = Vec::new();
     while s.now.since(start) < Duration::from_secs(20) {
         s.pass(Duration::from_millis(5));
         for acted in s.drain() {
-            assert_eq!(acted, Acted::Wait(gate, Waits::QueueUp));
+            assert_eq!(acted, Acted::Wait(queue_node, Waits::QueueUp));
             looks.push(s.now.since(start));
-            s.reply(gate, place(7, HELD));
+            s.reply(queue_node, place(7, HELD));
         }
     }
     let pauses: Vec<u128> = looks.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
@@ -1585,25 +1611,25 @@ fn w10_slow_looks_come_ever_more_rarely() {
 
 /// It has waited for long, and knows nothing of the other queue.
 #[test]
-fn w10_slow_looks_begin_again_at_another_gate() {
+fn w10_slow_looks_begin_again_at_another_queue_node() {
     let mut s = queueing();
-    let gate = standing(&mut s, 7, HELD);
+    let queue_node = standing(&mut s, 7, HELD);
     s.drain();
     for _ in 0..2_000 {
         s.pass(Duration::from_millis(5));
         if !s.drain().is_empty() {
-            s.reply(gate, place(7, HELD));
+            s.reply(queue_node, place(7, HELD));
         }
     }
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
+    s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
     s.pass(Duration::ZERO);
     let asked = s.drain();
     let next = asked.iter().find_map(|acted| match acted {
         Acted::Wait(node, Waits::Hello) => Some(*node),
         _ => None,
     });
-    let next = next.expect("another gate");
+    let next = next.expect("another queue node");
     s.allow_waits(next);
     assert!(s.drain().contains(&Acted::Wait(next, Waits::QueueUp)));
     s.reply(next, place(7, HELD));
@@ -1617,12 +1643,12 @@ fn w10_slow_looks_begin_again_at_another_gate() {
 /// When it looks again, having been told this place.
 fn look_at(at: i64) -> u128 {
     let mut s = queueing();
-    let gate = standing(&mut s, at, HELD);
+    let queue_node = standing(&mut s, at, HELD);
     s.drain();
     let start = s.now;
     loop {
         s.pass(Duration::from_millis(1));
-        if s.drain() == [Acted::Wait(gate, Waits::QueueUp)] {
+        if s.drain() == [Acted::Wait(queue_node, Waits::QueueUp)] {
             return s.now.since(start).as_millis();
         }
     }
@@ -1642,20 +1668,20 @@ fn w10_far_back_it_looks_later() {
 #[test]
 fn w12_patience_over_it_leaves_its_place() {
     let mut s = queueing();
-    let gate = standing(&mut s, 3, HELD);
+    let queue_node = standing(&mut s, 3, HELD);
     for _ in 0..200 {
         s.pass(Duration::from_secs(1));
         for acted in s.drain() {
-            if acted == Acted::Wait(gate, Waits::QueueUp) {
-                s.reply(gate, place(3, HELD));
+            if acted == Acted::Wait(queue_node, Waits::QueueUp) {
+                s.reply(queue_node, place(3, HELD));
             } else {
-                assert_eq!(acted, Acted::Wait(gate, Waits::StepOut(Step::Out)));
+                assert_eq!(acted, Acted::Wait(queue_node, Waits::StepOut(Step::Out)));
             }
         }
         if let Some(done) = s.done() {
             let muxlock::proto::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
             assert_eq!((error.kind(), error.place()), (LockErrorKind::Contended, Some(3)));
-            assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+            assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
             return;
         }
     }
@@ -1668,29 +1694,31 @@ fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
     let first = patient(&mut s);
     s.drain();
     let second = patient(&mut s);
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-    s.allow_waits(gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        panic!("no queue node")
+    };
+    s.allow_waits(queue_node);
     s.drain();
-    s.reply(gate, place(4, HELD));
+    s.reply(queue_node, place(4, HELD));
     assert_eq!(s.engine.place(first), Some(4));
     let _ = s.engine.cancel(s.now, first);
     assert_eq!(s.drain(), [], "the next inherits it");
     assert_eq!(s.engine.place(second), Some(4));
     let _ = s.engine.cancel(s.now, second);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
-/// Two of a line, of which the first has so little patience; the gate; and both.
+/// Two of a line, of which the first has so little patience; the queue node; and both.
 fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
     let until = s.now.after(SHORT);
     let first = s.acquire(TTL, Patience::Until(until));
     s.drain();
     let second = patient(s);
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(s)[..] else { panic!("no gate") };
-    s.allow_waits(gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(s)[..] else { panic!("no queue node") };
+    s.allow_waits(queue_node);
     s.drain();
-    s.reply(gate, place(4, HELD));
-    (gate, first, second)
+    s.reply(queue_node, place(4, HELD));
+    (queue_node, first, second)
 }
 
 /// Its round is cut off: what it was told is for the next of its line, which tries at once.
@@ -1698,8 +1726,8 @@ fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
 fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
     for is_cancelled in [false, true] {
         let mut s = queueing();
-        let (gate, first, second) = short_and_patient(&mut s);
-        s.tell(gate, "gresource");
+        let (queue_node, first, second) = short_and_patient(&mut s);
+        s.tell(queue_node, "gresource");
         assert!(sets(&s.drain()));
         if is_cancelled {
             let _ = s.engine.cancel(s.now, first);
@@ -1722,12 +1750,12 @@ fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
 fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
     for is_noticed in [true, false] {
         let mut s = queueing();
-        let (gate, ..) = short_and_patient(&mut s);
+        let (queue_node, ..) = short_and_patient(&mut s);
         s.now = s.now.after(SHORT);
         if is_noticed {
             s.engine.handle_timeout(s.now);
         }
-        s.tell(gate, "gresource");
+        s.tell(queue_node, "gresource");
         assert_eq!(s.drain(), []);
         s.engine.handle_timeout(s.now);
         assert!(s.acquired().is_err());
@@ -1738,19 +1766,19 @@ fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
 #[test]
 fn w12_without_a_quorum_nobody_waits_behind_it() {
     let mut s = queueing();
-    let gate = standing(&mut s, 0, ABSENT);
+    let queue_node = standing(&mut s, 0, ABSENT);
     s.drain();
     s.replies(0..NODES, server_error(ServerErrorKind::Loading));
     let acted = s.drain();
-    assert!(acted.contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(queue_node, Waits::StepOut(Step::Out))), "{acted:?}");
 }
 
 #[test]
 fn w12_lock_that_is_let_go_leaves_the_front() {
     let mut s = queueing();
-    let (gate, mut lease) = held_through_queue(&mut s);
+    let (queue_node, mut lease) = held_through_queue(&mut s);
     s.engine.let_go(s.now, &mut lease);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
 /// Other commands are always on the way when a place is left.
@@ -1762,20 +1790,20 @@ fn w12_places_that_are_left_are_forgotten() {
         places.chars().map_while(|char| char.to_digit(10)).fold(0, |sum, digit| 10 * sum + digit)
     };
     let mut s = queueing();
-    let gate = standing(&mut s, 3, HELD);
+    let queue_node = standing(&mut s, 3, HELD);
     s.drain();
     assert_eq!(kept(&s), 1, "its own stand");
     for number in 0..50 {
         s.try_lock();
-        s.tell(gate, &format!("gresource {number}"));
+        s.tell(queue_node, &format!("gresource {number}"));
         let acted = s.drain();
-        assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
         assert_eq!(kept(&s), 1);
     }
-    s.tell(gate, "gother");
+    s.tell(queue_node, "gother");
     assert_eq!(kept(&s), 2);
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
+    s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
     assert_eq!(kept(&s), 1);
     for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
         let _ = s.engine.cancel(s.now, id);
@@ -1787,18 +1815,20 @@ fn w12_places_that_are_left_are_forgotten() {
 /// How many times in a row a line takes a lock that others wait for.
 fn turns(others: i64) -> usize {
     let mut s = queueing();
-    let (gate, mut lease) = {
+    let (queue_node, mut lease) = {
         patient(&mut s);
         s.drain();
         (0..40).for_each(|_| {
             patient(&mut s);
         });
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-        s.allow_waits(gate);
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
+        s.allow_waits(queue_node);
         s.drain();
-        s.reply(gate, place(0, ABSENT));
+        s.reply(queue_node, place(0, ABSENT));
         assert!(sets(&s.drain()));
-        (gate, granted(&mut s))
+        (queue_node, granted(&mut s))
     };
     for turns in 1..40 {
         s.engine.abandon(s.now, lease);
@@ -1807,17 +1837,17 @@ fn turns(others: i64) -> usize {
             panic!("{acted:?}")
         };
         // One that is alone in its queue looks at others, too.
-        assert!(*at == gate || others == 0);
+        assert!(*at == queue_node || others == 0);
         let counted = *at;
         if *tell == Tell::Next {
-            assert_eq!(*then, Acted::Wait(gate, Waits::QueueUp));
+            assert_eq!(*then, Acted::Wait(queue_node, Waits::QueueUp));
             return turns;
         }
         assert!(sets(&acted[2..]));
         for node in (0..NODES).filter(|node| *node != counted) {
             s.reply(node, Reply::Integer(1));
         }
-        let own = i64::from(counted == gate);
+        let own = i64::from(counted == queue_node);
         s.reply(counted, Reply::Integer(1 + 2 * (own + others)));
         lease = granted(&mut s);
     }
@@ -1834,9 +1864,9 @@ fn w13_line_hands_on_after_its_turn_if_others_wait() {
 #[test]
 fn w13_turn_that_nobody_uses_is_handed_on() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
+    let queue_node = standing(&mut s, 1, HELD);
     let second = patient(&mut s);
-    s.tell(gate, "gresource");
+    s.tell(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
@@ -1851,44 +1881,44 @@ fn w13_turn_that_nobody_uses_is_handed_on() {
 #[test]
 fn w7_who_stands_behind_and_gives_up_leaves() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
-    s.tell(gate, "gresource");
+    let queue_node = standing(&mut s, 1, HELD);
+    s.tell(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     let second = patient(&mut s);
     s.engine.abandon(s.now, lease);
     let acted = s.drain();
-    assert_eq!(acted.last(), Some(&Acted::Wait(gate, Waits::QueueUp)), "{acted:?}");
+    assert_eq!(acted.last(), Some(&Acted::Wait(queue_node, Waits::QueueUp)), "{acted:?}");
     assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
 /// W8: if any key may have changed, whoever waits for one of them tries.
 #[test]
 fn w8_change_of_any_key_wakes_the_first_of_each() {
-    let (mut s, gate) = (0..64)
+    let (mut s, queue_node) = (0..64)
         .find_map(|number| {
             let mut s = queueing();
-            let (gate, _) = armed(&mut s);
+            let (queue_node, _) = armed(&mut s);
             let until = s.now.after(PATIENCE);
             let another = Resource::new(format!("another {number}")).unwrap();
             s.acquire_of(another, TTL, Patience::Until(until));
             s.drain();
-            let is_there = refuse(&mut s) == [Acted::Wait(gate, Waits::QueueUp)];
-            is_there.then_some((s, gate))
+            let is_there = refuse(&mut s) == [Acted::Wait(queue_node, Waits::QueueUp)];
+            is_there.then_some((s, queue_node))
         })
-        .expect("a name with the same gate");
-    s.reply(gate, place(0, HELD));
+        .expect("a name with the same queue node");
+    s.reply(queue_node, place(0, HELD));
     s.drain();
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
-    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
+    s.engine.handle_push(s.now, queue_node, Push::AllChanged);
     let acted = s.drain();
     assert_eq!(acted.iter().filter(|acted| matches!(acted, Acted::Set(..))).count(), 2);
 }
 
-/// Other clients may see another node as the gate. A line that was alone in its own queue learns of
-/// them when it counts there, and tells them when its turn is over.
+/// Other clients may see another node as the queue node. A line that was alone in its own queue
+/// learns of them when it counts there, and tells them when its turn is over.
 #[test]
 fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     let mut s = queueing();
@@ -1897,10 +1927,12 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     (0..60).for_each(|_| {
         patient(&mut s);
     });
-    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
-    s.allow_waits(gate);
+    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        panic!("no queue node")
+    };
+    s.allow_waits(queue_node);
     s.drain();
-    s.reply(gate, place(0, ABSENT));
+    s.reply(queue_node, place(0, ABSENT));
     s.drain();
     let mut lease = granted(&mut s);
     let mut elsewhere = None;
@@ -1914,14 +1946,14 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
         let hands: Vec<_> = acted.iter().filter_map(hand).collect();
         if let Some((node, _)) = hands.iter().find(|(_, tell)| *tell == Tell::Next) {
             assert!(turn > 16 && hands.len() == 2, "{node}: {hands:?}");
-            assert!(hands.iter().all(|(node, _)| *node == gate || Some(*node) == elsewhere));
+            assert!(hands.iter().all(|(node, _)| *node == queue_node || Some(*node) == elsewhere));
             return;
         }
         // One is enough: this engine does not stand there itself.
-        let others = |node| i64::from(node == gate || turn > 20);
+        let others = |node| i64::from(node == queue_node || turn > 20);
         for node in 0..NODES {
             let is_counted = hands.iter().any(|(at, _)| *at == node);
-            if is_counted && node != gate && turn > 20 {
+            if is_counted && node != queue_node && turn > 20 {
                 elsewhere = Some(node);
             }
             s.reply(node, Reply::Integer(1 + if is_counted { 2 * others(node) } else { 0 }));
@@ -1931,7 +1963,7 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     panic!("its turn never ends");
 }
 
-/// A line that never met another client learns of those that wait from the count at the gate.
+/// A line that never met another client learns of those that wait from the count at the queue node.
 #[test]
 fn w13_line_that_never_queued_counts_who_does() {
     let mut s = queueing();
@@ -1944,16 +1976,16 @@ fn w13_line_that_never_queued_counts_who_does() {
     for turns in 0..40 {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let Some(Acted::HandOn(gate, _, tell)) = acted.get(1) else { panic!("{acted:?}") };
+        let Some(Acted::HandOn(queue_node, _, tell)) = acted.get(1) else { panic!("{acted:?}") };
         if *tell == Tell::Next {
             assert_eq!(turns, 17);
             assert!(matches!(acted[2], Acted::Wait(_, Waits::Hello | Waits::QueueUp)));
             return;
         }
-        for node in (0..NODES).filter(|node| node != gate) {
+        for node in (0..NODES).filter(|node| node != queue_node) {
             s.reply(node, Reply::Integer(1));
         }
-        s.reply(*gate, Reply::Integer(1 + 2 * 5));
+        s.reply(*queue_node, Reply::Integer(1 + 2 * 5));
         lease = granted(&mut s);
     }
     panic!("its turn never ends");
@@ -1976,20 +2008,20 @@ fn w13_each_line_counts_at_every_node_in_turn() {
     }
     // The locks take turns, and so do their looks.
     for _ in 0..2 * MANY * lines.len() {
-        let (lease, mut gates) = lines.pop_front().expect("each comes back");
+        let (lease, mut queue_nodes) = lines.pop_front().expect("each comes back");
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let gate = acted.iter().find_map(|it| match it {
-            Acted::HandOn(gate, _, Tell::Nobody) => Some(*gate),
+        let queue_node = acted.iter().find_map(|it| match it {
+            Acted::HandOn(queue_node, _, Tell::Nobody) => Some(*queue_node),
             _ => None,
         });
-        gates.push(gate.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
+        queue_nodes.push(queue_node.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
         s.replies(0..MANY, Reply::Integer(1));
         s.replies(0..MANY, Reply::Ok);
-        lines.push_back((s.acquired().expect("all nodes granted"), gates));
+        lines.push_back((s.acquired().expect("all nodes granted"), queue_nodes));
     }
-    for (_, gates) in lines {
-        let (first, again) = gates.split_at(MANY);
+    for (_, queue_nodes) in lines {
+        let (first, again) = queue_nodes.split_at(MANY);
         assert_eq!(first, again, "in turn");
         assert!((0..MANY).all(|node| first.contains(&node)), "{first:?}");
     }
@@ -2004,13 +2036,15 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
         let elsewhere =
             s.acquire_of(Resource::new("elsewhere").unwrap(), TTL, Patience::Until(until));
         s.drain();
-        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
         if !takes_scripts {
-            s.allow_waits(gate);
+            s.allow_waits(queue_node);
             s.drain();
         }
-        s.reply(gate, server_error(ServerErrorKind::Permission));
-        assert!(matches!(ability(&s, gate), Ability::Unavailable(_)));
+        s.reply(queue_node, server_error(ServerErrorKind::Permission));
+        assert!(matches!(ability(&s, queue_node), Ability::Unavailable(_)));
         let _ = s.engine.cancel(s.now, elsewhere);
         s.drain();
 
@@ -2030,7 +2064,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
             s.replies(0..NODES, Reply::Integer(1));
             lease = granted(&mut s);
         }
-        assert_eq!(counted.contains(&gate), takes_scripts, "{gate}: {counted:?}");
+        assert_eq!(counted.contains(&queue_node), takes_scripts, "{queue_node}: {counted:?}");
     }
 }
 
@@ -2126,11 +2160,11 @@ fn w13_row_ends_sooner_while_nothing_is_known_of_others() {
 #[test]
 fn w14_changes_without_end_cost_one_watch_each_pause() {
     let mut s = queueing();
-    let (gate, _) = armed(&mut s);
-    changed(&mut s, gate);
+    let (queue_node, _) = armed(&mut s);
+    changed(&mut s, queue_node);
     s.drain();
     refuse(&mut s);
-    s.reply(gate, place(0, HELD));
+    s.reply(queue_node, place(0, HELD));
     let (start, mut watches, mut rounds) = (s.now, 0, 0);
     while s.now.since(start) < Duration::from_secs(2) {
         s.pass(Duration::from_millis(1));
@@ -2170,16 +2204,16 @@ fn w15_who_asks_for_delays_gets_delays_alone() {
     }
 }
 
-/// A second after a node has refused a place, it is a gate again, whatever others refuse.
+/// A second after a node has refused a place, it is a queue node again, whatever others refuse.
 #[test]
-fn w5_refusal_of_one_gate_does_not_prolong_that_of_another() {
+fn w5_refusal_of_one_queue_node_does_not_prolong_that_of_another() {
     let mut s = queueing();
     let first = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
     assert_eq!(s.drain(), [Acted::Wait(first, Waits::QueueUp)]);
     s.reply(first, server_error(ServerErrorKind::Busy));
     s.pass(Duration::ZERO);
-    let [Acted::Wait(second, Waits::Hello)] = s.drain()[..] else { panic!("no other gate") };
+    let [Acted::Wait(second, Waits::Hello)] = s.drain()[..] else { panic!("no other queue node") };
     s.allow_waits(second);
     assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
     s.reply(second, place(5, HELD));
@@ -2219,36 +2253,37 @@ fn w7_others_who_wait_at_one_node_are_not_forgotten_for_another() {
 #[test]
 fn w5_who_moves_up_waits_as_long_as_it_does_there() {
     let mut s = queueing();
-    let gate = standing(&mut s, 5, ABSENT);
+    let queue_node = standing(&mut s, 5, ABSENT);
     s.pass(Duration::from_millis(12));
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(1, ABSENT));
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(1, ABSENT));
     s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_nanos(1));
-    assert_eq!(s.drain()[..2], watch_of(gate));
+    assert_eq!(s.drain()[..2], watch_of(queue_node));
 }
 
-/// The third also looks where the lock is held, if its gate has granted the last round.
+/// The third also looks where the lock is held, if its queue node has granted the last round.
 #[test]
-fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_gate() {
-    let gate = standing(&mut queueing(), 2, HELD);
+fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_queue_node() {
+    let queue_node = standing(&mut queueing(), 2, HELD);
     let mut s = queueing();
     patient(&mut s);
     s.drain();
-    s.reply(gate, Reply::Ok);
-    s.replies((0..NODES).filter(|node| *node != gate), Reply::Nil);
+    s.reply(queue_node, Reply::Ok);
+    s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Nil);
     let acted = s.drain();
-    assert_eq!(acted[1..], [Acted::Wait(gate, Waits::Hello)], "{acted:?}");
+    assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::Hello)], "{acted:?}");
     s.replies(0..NODES, Reply::Integer(0));
-    s.allow_waits(gate);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(2, ABSENT));
+    s.allow_waits(queue_node);
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(2, ABSENT));
     s.pass(Duration::from_millis(6));
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(2, ABSENT));
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(2, ABSENT));
     let acted = s.drain();
-    let is_hello = |acted: &Acted| matches!(acted, Acted::Wait(at, Waits::Hello) if *at != gate);
+    let is_hello =
+        |acted: &Acted| matches!(acted, Acted::Wait(at, Waits::Hello) if *at != queue_node);
     assert!(acted.len() == 2 && acted.iter().all(is_hello), "{acted:?}");
 }
 
@@ -2256,30 +2291,30 @@ fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_gate() {
 #[test]
 fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
     let mut s = queueing();
-    let gate = standing(&mut s, 1, HELD);
-    s.tell(gate, "nresource");
+    let queue_node = standing(&mut s, 1, HELD);
+    s.tell(queue_node, "nresource");
     s.pass(STAGGER);
     let acted = s.drain();
-    let other = other_of(&acted, gate);
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
+    let other = other_of(&acted, queue_node);
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
     s.allow_waits(other);
     assert_eq!(s.drain(), watch_of(other));
     s.reply(other, Reply::Ok);
     s.reply(other, Reply::Integer(HELD));
     s.pass(Duration::from_millis(20));
     assert_eq!(s.drain(), []);
-    changed(&mut s, gate);
+    changed(&mut s, queue_node);
     s.pass(Duration::from_millis(1));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     let acted = s.drain();
-    assert!(acted.contains(&watch_of(gate)[1]), "it looks again: {acted:?}");
+    assert!(acted.contains(&watch_of(queue_node)[1]), "it looks again: {acted:?}");
 }
 
-/// What the gate said that it has left is no place at the next one.
+/// What the queue node said that it has left is no place at the next one.
 #[test]
-fn w3_late_place_at_a_slow_gate_is_none_at_the_next() {
+fn w3_late_place_at_a_slow_queue_node_is_none_at_the_next() {
     let mut s = queueing();
     let slow = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
@@ -2300,14 +2335,14 @@ fn w3_late_place_at_a_slow_gate_is_none_at_the_next() {
 #[test]
 fn w5_third_that_was_refused_waits_for_several_staggers_again() {
     let mut s = queueing();
-    let gate = standing(&mut s, 2, ABSENT);
+    let queue_node = standing(&mut s, 2, ABSENT);
     for _ in 0..3 {
         s.pass(Duration::from_millis(6));
-        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        s.reply(gate, place(2, ABSENT));
+        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        s.reply(queue_node, place(2, ABSENT));
         assert!(sets(&s.drain()));
-        assert_eq!(refuse(&mut s), [Acted::Wait(gate, Waits::QueueUp)]);
-        s.reply(gate, place(2, ABSENT));
+        assert_eq!(refuse(&mut s), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        s.reply(queue_node, place(2, ABSENT));
         assert_eq!(s.drain(), [], "it was just taken");
     }
 }
@@ -2340,9 +2375,9 @@ fn w10_first_watches_other_nodes_at_each_slow_look() {
 
 /// A node that is being connected is waited for until the first slow look, and no longer.
 #[test]
-fn w2_node_that_is_being_connected_is_the_gate_of_a_new_wait_alone() {
-    let gate = standing(&mut queueing(), 5, HELD);
-    let others: Vec<usize> = (0..NODES).filter(|node| *node != gate).collect();
+fn w2_node_that_is_being_connected_is_the_queue_node_of_a_new_wait_alone() {
+    let queue_node = standing(&mut queueing(), 5, HELD);
+    let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
     let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
     s.engine.connect(s.now);
     s.drain();
@@ -2361,21 +2396,23 @@ fn w2_node_that_is_being_connected_is_the_gate_of_a_new_wait_alone() {
     );
 }
 
-/// W2: a node that is further away than the others is no gate.
+/// W2: a node that is further away than the others is no queue node.
 #[test]
-fn w2_node_that_is_far_is_no_gate() {
-    let gate = standing(&mut queueing(), 5, HELD);
-    let near = || (0..NODES).filter(|node| *node != gate);
-    for (far, is_gate) in [(Duration::from_micros(900), true), (Duration::from_millis(5), false)] {
+fn w2_node_that_is_far_is_no_queue_node() {
+    let queue_node = standing(&mut queueing(), 5, HELD);
+    let near = || (0..NODES).filter(|node| *node != queue_node);
+    for (far, is_queue_node) in
+        [(Duration::from_micros(900), true), (Duration::from_millis(5), false)]
+    {
         let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
         s.engine.connect(s.now);
         s.drain();
         near().for_each(|node| s.connect(node));
-        s.engine.handle_node(s.now, gate, NodeEvent::Connected);
+        s.engine.handle_node(s.now, queue_node, NodeEvent::Connected);
         loop {
             s.drain();
             s.pass(far);
-            if !s.greet_once(gate) {
+            if !s.greet_once(queue_node) {
                 break;
             }
         }
@@ -2388,8 +2425,8 @@ fn w2_node_that_is_far_is_no_gate() {
             s.drain();
             s.replies(near(), Reply::Integer(0));
             s.pass(far);
-            s.reply(gate, Reply::Nil);
-            s.reply(gate, Reply::Integer(0));
+            s.reply(queue_node, Reply::Nil);
+            s.reply(queue_node, Reply::Integer(0));
         }
         patient(&mut s);
         s.drain();
@@ -2398,7 +2435,7 @@ fn w2_node_that_is_far_is_no_gate() {
         let [Acted::Release(..), Acted::Wait(at, Waits::Hello)] = acted[..] else {
             panic!("{acted:?}")
         };
-        assert_eq!(at == gate, is_gate, "{far:?}");
+        assert_eq!(at == queue_node, is_queue_node, "{far:?}");
     }
 }
 
@@ -2467,20 +2504,20 @@ fn w4_connections_that_ended_with_the_question_are_counted_in_a_row() {
 #[test]
 fn w7_stranger_that_is_seen_by_a_watch_counts() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+    let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
-    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-    s.reply(gate, place(0, ABSENT));
+    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    s.reply(queue_node, place(0, ABSENT));
     s.pass(Duration::from_millis(2));
-    let other = other_of(&s.drain(), gate);
-    s.reply(gate, Reply::Ok);
-    s.reply(gate, Reply::Integer(HELD));
+    let other = other_of(&s.drain(), queue_node);
+    s.reply(queue_node, Reply::Ok);
+    s.reply(queue_node, Reply::Integer(HELD));
     s.allow_waits(other);
     assert_eq!(s.drain(), watch_of(other));
     s.reply(other, Reply::Ok);
     s.reply(other, Reply::Integer(HELD));
     s.pass(Duration::from_millis(38));
-    changed(&mut s, gate);
+    changed(&mut s, queue_node);
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
     // A second after it had the lock for the first time.
@@ -2495,7 +2532,7 @@ fn w7_stranger_that_is_seen_by_a_watch_counts() {
 fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
     let has_places = |s: &Scenario| !format!("{:?}", s.engine).contains("places: 0");
     let mut s = queueing();
-    let (gate, _forgotten) = held_through_queue(&mut s);
+    let (queue_node, _forgotten) = held_through_queue(&mut s);
     s.pass(2 * TTL);
     assert!(has_places(&s));
     for number in 0..300 {
@@ -2505,6 +2542,6 @@ fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
     }
     s.drain();
     assert!(!has_places(&s));
-    s.tell(gate, "gresource");
-    assert!(s.drain().contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))));
+    s.tell(queue_node, "gresource");
+    assert!(s.drain().contains(&Acted::Wait(queue_node, Waits::StepOut(Step::Out))));
 }

@@ -1,10 +1,11 @@
 //! The queue of waiting clients, tried on every schedule within small bounds: can everybody who
 //! wants the lock still get it, from every state that can be reached?
 //!
-//! Clients queue up at one node, the gate, with the scripts of `src/scripts`, watch the key, and
-//! hand the lock on. Nothing has a duration: what is on its way takes as long as it likes, in order
-//! on each connection and in each direction, and any timer but the slow one may fire at any time.
-//! The slow timer does not, but where a test says so: nobody may need it unless two clients fail.
+//! Clients queue up at one node, the queue node, with the scripts of `src/scripts`, watch the key,
+//! and hand the lock on. Nothing has a duration: what is on its way takes as long as it likes, in
+//! order on each connection and in each direction, and any timer but the slow one may fire at any
+//! time. The slow timer does not, but where a test says so: nobody may need it unless two clients
+//! fail.
 //!
 //! Clients crash, stop for ever or give up, and strangers leave keys. Clients are alike, and
 //! states that differ in their numbers alone are one. The search keeps every step
@@ -23,7 +24,7 @@
 //! - While an attempt runs, `g` changes the place alone.
 //! - A late `g` at a client that has begun anew is one for its new acquisition.
 //!
-//! A gate is never lost. That clients disagree on which it is, is tried.
+//! A queue node is never lost. That clients disagree on which it is, is tried.
 
 mod clients;
 mod nodes;
@@ -154,15 +155,15 @@ fn two_crashes_need_the_slow_timer_too() {
 
 /// Some queue up elsewhere: there are two heads, and two that are next.
 #[test]
-fn two_gates_go_on() {
+fn two_queue_nodes_go_on() {
     let model = Crowd { elsewhere: 1, ..NODES };
-    holds("two gates", model, 15_000, &[SPLIT]);
+    holds("two queue nodes", model, 15_000, &[SPLIT]);
     for (fault, floor) in [(Fault::Pause, 70_000), (Fault::Crash, 120_000), (Fault::GiveUp, 35_000)]
     {
         let model = Crowd { fault, faults: 1, ..model };
-        holds(&format!("two gates, {fault:?}"), model, floor, &[SPLIT]);
+        holds(&format!("two queue nodes, {fault:?}"), model, floor, &[SPLIT]);
     }
-    holds("two gates, a stray vote", Crowd { strangers: 1, ..model }, 700_000, &[SPLIT]);
+    holds("two queue nodes, a stray vote", Crowd { strangers: 1, ..model }, 700_000, &[SPLIT]);
 }
 
 /// They neither queue up nor tell anybody.

@@ -12,7 +12,7 @@ use crate::proto::nodes::{Nodes, State};
 use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::resource::Key;
 
-/// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
+/// A queue node's shortest round trip may exceed twice that of the nearest node by this (W2).
 const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The nodes as places to wait at.
 #[derive(Clone, Copy)]
@@ -23,8 +23,8 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// All nodes in the order in which clients prefer them as the gate of this key (W2).
-    pub(super) fn gate_order(self, key: &Key) -> Vec<usize> {
+    /// All nodes in the order in which clients prefer them as the queue node of this key (W2).
+    pub(super) fn queue_node_order(self, key: &Key) -> Vec<usize> {
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_cached_key(|node| {
             std::cmp::Reverse(score(self.nodes[*node].guard.name(), key.as_bytes()))
@@ -49,8 +49,8 @@ impl Choice<'_> {
         may_pass_on(self.nodes, node) && !takes_no_script
     }
 
-    /// The first of these nodes in the order of gates.
-    pub(super) fn gate_among(
+    /// The first of these nodes in the order of queue nodes.
+    pub(super) fn queue_node_among(
         &self,
         key: &Key,
         is_candidate: impl Fn(usize) -> bool,
@@ -59,16 +59,16 @@ impl Choice<'_> {
         (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
     }
 
-    /// The node that others most likely see as the gate. What is a candidate here need not be one
-    /// for another engine, and the other way round.
-    pub(super) fn likeliest_gate(self, now: Moment, key: &Key) -> Option<usize> {
-        let candidate = self.gate_among(key, |node| self.is_candidate(now, node));
-        candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
+    /// The node that others most likely see as the queue node. What is a candidate here need not be
+    /// one for another engine, and the other way round.
+    pub(super) fn likeliest_queue_node(self, now: Moment, key: &Key) -> Option<usize> {
+        let candidate = self.queue_node_among(key, |node| self.is_candidate(now, node));
+        candidate.or_else(|| self.queue_node_among(key, |node| self.may_wait_at(node)))
     }
 
     /// Where to look for others after so many looks: at each of these nodes in turn, from the
-    /// likeliest gate on.
-    pub(super) fn gate_in_turn(
+    /// likeliest queue node on.
+    pub(super) fn queue_node_in_turn(
         &self,
         now: Moment,
         key: &Key,
@@ -76,7 +76,8 @@ impl Choice<'_> {
         may_be: impl Fn(usize) -> bool + Clone,
     ) -> Option<usize> {
         // An engine that can wait nowhere counts all the same.
-        let likeliest = self.likeliest_gate(now, key).or_else(|| self.gate_among(key, &may_be))?;
+        let likeliest =
+            self.likeliest_queue_node(now, key).or_else(|| self.queue_node_among(key, &may_be))?;
         let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
         let count = ring.clone().count();
         ring.clone().nth(looks.checked_rem(count)?)
@@ -89,7 +90,7 @@ impl Choice<'_> {
         is_first && matches!(at.state(), State::Connecting { .. } | State::Handshaking { .. })
     }
 
-    /// Whether the node is a candidate for a gate (W2).
+    /// Whether the node is a candidate for a queue node (W2).
     pub(super) fn is_candidate(self, now: Moment, node: usize) -> bool {
         let is_near = self.nodes[node].pipeline.least_latency_nanos().is_none_or(|least| {
             // The usual time of a node is never less than its shortest, and counts plain grants.
@@ -113,7 +114,7 @@ pub(super) fn may_pass_on(nodes: &Nodes, node: usize) -> bool {
     nodes.open().contains(node) && !at.pipeline.has_late() && at.pipeline.has_room_for_words()
 }
 
-/// The node with the greatest score is the gate.
+/// The node with the greatest score is the queue node.
 fn score(name: &[u8], key: &[u8]) -> u64 {
     mixed(name.iter().chain(&[0]).chain(key).fold(FNV_OFFSET, |hash, byte| {
         // FNV-1a, 64 bits (RFC 9923).
@@ -151,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn each_node_is_the_gate_of_its_share_of_keys() {
+    fn each_node_is_the_queue_node_of_its_share_of_keys() {
         let names = [b'a', b'b', b'c'].map(|name| [name; 40]);
-        let mut gates = [0; 3];
+        let mut queue_nodes = [0; 3];
         for key in 0..3_000 {
             let key = format!("invoice:{key}");
             let best = (0..3).max_by_key(|node| score(&names[*node], key.as_bytes()));
-            gates[best.unwrap()] += 1;
+            queue_nodes[best.unwrap()] += 1;
         }
-        assert!(gates.iter().all(|keys| (900..1_100).contains(keys)), "{gates:?}");
+        assert!(queue_nodes.iter().all(|keys| (900..1_100).contains(keys)), "{queue_nodes:?}");
     }
 }

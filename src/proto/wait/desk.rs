@@ -66,11 +66,16 @@ impl Desk {
         self.orders.push_back(WaitOrder::SleepUntil(who.id, at.min(who.give_up_at)));
     }
 
-    /// Which of these gates can be handed on at. The others get the usual release: a gate that
-    /// stands still would tell of the turn when it is long over.
-    pub(crate) fn gates_to_hand_on(&self, nodes: &Nodes, hand: Hand, ready: NodeSet) -> NodeSet {
+    /// Which of these queue nodes can be handed on at. The others get the usual release: a queue
+    /// node that stands still would tell of the turn when it is long over.
+    pub(crate) fn queue_nodes_to_release_at(
+        &self,
+        nodes: &Nodes,
+        hand: Hand,
+        ready: NodeSet,
+    ) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
-        hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node)).collect()
+        hand.queue_nodes.and(ready).iter().filter(|node| choice.may_hand_on(*node)).collect()
     }
 
     /// The node has a new connection, of which nothing is known.
@@ -87,9 +92,9 @@ impl Desk {
         Choice { nodes: cx.nodes, able: &self.able }
     }
 
-    /// The command of a release at a gate.
+    /// The command of a release at a queue node.
     pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, tell: Tell) -> Command<'a> {
-        let channel = self.channel.as_deref().expect("a gate is chosen with a channel");
+        let channel = self.channel.as_deref().expect("a queue node is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
         Command::Wait(Wait::HandOn { key, channel, token, tell })
     }

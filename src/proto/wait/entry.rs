@@ -59,7 +59,7 @@ pub(super) enum StartedBy {
 pub(crate) struct QueueEntry {
     pub(super) key: Key,
     pub(super) seat: Seat,
-    /// Nodes with queues of others, who see another node as the gate.
+    /// Nodes with queues of others, who see another node as the queue node.
     pub(super) foreign: NodeSet,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
@@ -121,7 +121,7 @@ impl QueueEntry {
         }
     }
 
-    /// It moves to another gate, of whose queue nothing is known: slow looks begin again.
+    /// It moves to another queue node, of whose queue nothing is known: slow looks begin again.
     pub(super) fn move_on(&mut self, now: Moment, random: u64) {
         let is_new = self.polls.is_new;
         self.polls.begin_again(now, random);
@@ -160,12 +160,12 @@ impl QueueEntry {
 impl QueueEntry {
     /// What its parts do not agree on.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        let Seat { gate, gates, phase } = &self.seat;
+        let Seat { queue_node, queue_nodes, phase } = &self.seat;
         let Watch { unheard, armed, wanted, .. } = self.watch;
-        let is_listed = gate.is_some_and(|gate| gates.contains(gate));
+        let is_listed = queue_node.is_some_and(|queue_node| queue_nodes.contains(queue_node));
         let is_watched_twice = |one: NodeSet, other| !one.and(other).is_empty();
         let rules = [
-            (*phase == Phase::Asked && !is_listed, "it has asked for a place at no gate"),
+            (*phase == Phase::Asked && !is_listed, "it has asked for a place at no queue node"),
             (self.held.is_some() && self.last_round.is_some(), "a round is about what it holds"),
             (matches!(self.turn, Quota::Left(left) if left > TURN_MAX), "its turn is too long"),
             (is_watched_twice(unheard, armed), "a node has answered and not answered"),
@@ -179,16 +179,16 @@ impl QueueEntry {
 #[derive(Default)]
 pub(super) struct Seat {
     /// The node whose queue it uses. `None` if that node was lost.
-    pub(super) gate: Option<usize>,
+    pub(super) queue_node: Option<usize>,
     /// All nodes whose queue may list it.
-    pub(super) gates: NodeSet,
+    pub(super) queue_nodes: NodeSet,
     pub(super) phase: Phase,
 }
 
-/// How far it is in the queue of its gate.
+/// How far it is in the queue of its queue node.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The gate was not asked for a place.
+    /// The queue node was not asked for a place.
     #[default]
     Unqueued,
     Asked,
@@ -197,14 +197,14 @@ pub(super) enum Phase {
 }
 
 impl Seat {
-    /// Another gate, or none, is not asked yet.
-    pub(super) fn change(&mut self, gate: Option<usize>) {
-        (self.gate, self.phase) = (gate, Phase::Unqueued);
+    /// Another queue node, or none, is not asked yet.
+    pub(super) fn change(&mut self, queue_node: Option<usize>) {
+        (self.queue_node, self.phase) = (queue_node, Phase::Unqueued);
     }
 
-    /// The gate is asked for a place, or for its place again.
-    pub(super) fn ask(&mut self, gate: usize) {
-        self.gates.insert(gate);
+    /// The queue node is asked for a place, or for its place again.
+    pub(super) fn ask(&mut self, queue_node: usize) {
+        self.queue_nodes.insert(queue_node);
         if self.phase == Phase::Unqueued {
             self.phase = Phase::Asked;
         }
@@ -221,8 +221,8 @@ impl Seat {
 pub(super) struct SlowPolls {
     pub(super) at: Moment,
     looks: u32,
-    /// Whether a node that is being connected may be its gate: clients that start together should
-    /// not choose by which node was the first to be ready.
+    /// Whether a node that is being connected may be its queue node: clients that start together
+    /// should not choose by which node was the first to be ready.
     pub(super) is_new: bool,
 }
 
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(broken(|_| ()), None);
         type Change = fn(&mut QueueEntry);
         let table: [(&str, Change); 4] = [
-            ("it has asked for a place at no gate", |it| it.seat.gate = Some(2)),
+            ("it has asked for a place at no queue node", |it| it.seat.queue_node = Some(2)),
             ("its turn is too long", |it| it.turn = Quota::Left(TURN_MAX + 1)),
             ("a node has answered and not answered", |it| {
                 (it.watch.unheard, it.watch.armed) = (NodeSet::all(2), NodeSet::one(1));

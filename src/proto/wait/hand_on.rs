@@ -38,12 +38,13 @@ impl LocalQueues {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             entry.turn = Quota::Left(others.min(TURN_MAX));
         }
-        // At a gate where the line does not stand yet, no client is known to sleep.
-        let listed_at = entry.seat.gate.filter(|gate| entry.seat.gates.contains(*gate));
-        if let Some(gate) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
+        // At a queue node where the line does not stand yet, no client is known to sleep.
+        let listed_at =
+            entry.seat.queue_node.filter(|queue_node| entry.seat.queue_nodes.contains(*queue_node));
+        if let Some(queue_node) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
             entry.seat.phase = Phase::Queued(0);
             self.desk.stats.skipped += 1;
-            self.step_aside(cx, gate, key.clone(), Step::ToFront);
+            self.step_aside(cx, queue_node, key.clone(), Step::ToFront);
         }
     }
 
@@ -69,47 +70,50 @@ impl LocalQueues {
             // No other client is known to wait: count, if this line is about to take it again or
             // has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
-                true if is_awaited => Hand { gates: self.counted_gate(cx, key), ..Hand::NONE },
+                true if is_awaited => {
+                    Hand { queue_nodes: self.counted_node(cx, key), ..Hand::NONE }
+                }
                 true => {
-                    // A node that has refused this engine for now may be the gate of others.
-                    let gates = cx.nodes.open().without(self.queues.barred_for_good(key));
-                    Hand { gates, tell: Tell::Next, ..Hand::NONE }
+                    // A node that has refused this engine for now may be the queue node of others.
+                    let queue_nodes = cx.nodes.open().without(self.queues.barred_for_good(key));
+                    Hand { queue_nodes, tell: Tell::Next, ..Hand::NONE }
                 }
                 false => Hand::NONE,
             };
         };
-        let gate = entry.seat.gate.map_or(NodeSet::EMPTY, NodeSet::one);
+        let queue_node = entry.seat.queue_node.map_or(NodeSet::EMPTY, NodeSet::one);
         match entry.turn {
             // No other client stands in its queue, but one might stand in another.
             Quota::Unlimited if is_awaited => {
-                Hand { gates: self.counted_gate(cx, key), ..Hand::NONE }
+                Hand { queue_nodes: self.counted_node(cx, key), ..Hand::NONE }
             }
             Quota::Left(left @ 1..) if is_awaited => {
                 entry.turn = Quota::Left(left - 1);
-                Hand { gates: gate, ..Hand::NONE }
+                Hand { queue_nodes: queue_node, ..Hand::NONE }
             }
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
-                let mut gates = entry.seat.gates;
-                gates.extend(gate);
-                gates.extend(entry.foreign);
+                let mut queue_nodes = entry.seat.queue_nodes;
+                queue_nodes.extend(queue_node);
+                queue_nodes.extend(entry.foreign);
                 self.desk.stats.notifications_sent += 1;
-                // Those who wait have left a gate that stands still, as a new wait would.
-                if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.desk.has_channel(cx)
+                // Those who wait have left a queue node that stands still, as a new wait would.
+                if !queue_node.iter().any(|queue_node| may_pass_on(cx.nodes, queue_node))
+                    && self.desk.has_channel(cx)
                 {
-                    let next = self.desk.choice(cx).likeliest_gate(cx.now, key);
-                    gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
+                    let next = self.desk.choice(cx).likeliest_queue_node(cx.now, key);
+                    queue_nodes.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                Hand { gates, tell: Tell::Next, ..Hand::NONE }
+                Hand { queue_nodes, tell: Tell::Next, ..Hand::NONE }
             }
         }
     }
 
-    /// The node to count at next: in turn each that other clients may see as the gate.
-    pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Key) -> NodeSet {
+    /// The node to count at next: in turn each that other clients may see as the queue node.
+    pub(super) fn counted_node(&mut self, cx: &mut Cx<'_>, key: &Key) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
         let may_be = |node: usize| self.desk.choice(cx).may_hand_on(node) && !barred.contains(node);
-        let gate = self.desk.choice(cx).gate_in_turn(cx.now, key, looks, may_be);
-        gate.map_or(NodeSet::EMPTY, NodeSet::one)
+        let queue_node = self.desk.choice(cx).queue_node_in_turn(cx.now, key, looks, may_be);
+        queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
@@ -134,12 +138,12 @@ impl LocalQueues {
         first.is_some()
     }
 
-    /// A gate has said how many stand in its queue (W7, W13).
+    /// A queue node has said how many stand in its queue (W7, W13).
     fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
         let number = self.queues.entry_of(key);
         if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
-            let others = left - left.min(u64::from(entry.seat.gates.contains(node)));
-            match others > 0 && entry.seat.gate != Some(node) {
+            let others = left - left.min(u64::from(entry.seat.queue_nodes.contains(node)));
+            match others > 0 && entry.seat.queue_node != Some(node) {
                 true => entry.foreign.insert(node),
                 false => entry.foreign.remove(node),
             }
@@ -157,7 +161,7 @@ impl LocalQueues {
         if left > 0 && is_line {
             let mut entry = QueueEntry::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
-            (entry.seat.gate, entry.turn) = (Some(node), Quota::Left(left));
+            (entry.seat.queue_node, entry.turn) = (Some(node), Quota::Left(left));
             entry.held = self.queues.holder_of(key);
             let number = self.entries.insert(entry);
             self.queues.set_entry(key, Some(number));
@@ -169,8 +173,8 @@ impl LocalQueues {
         }
     }
 
-    /// The release at a gate was answered. Returns the answer to the release itself; `None` if the
-    /// gate gets the usual release at once, because it has refused this one.
+    /// The release at a queue node was answered. Returns the answer to the release itself; `None`
+    /// if the queue node gets the usual release at once, because it has refused this one.
     pub(crate) fn handed_on(
         &mut self,
         cx: &mut Cx<'_>,

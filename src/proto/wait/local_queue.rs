@@ -93,7 +93,7 @@ struct Queue {
     barred: Option<Box<Barred>>,
 }
 
-/// The nodes that are no gate of a key.
+/// The nodes that are no queue node of a key.
 #[derive(Default)]
 struct Barred {
     /// Something else stands in the place of its queue there.
@@ -103,7 +103,7 @@ struct Barred {
     until: Option<Moment>,
 }
 
-/// For how long a node is no gate of a key.
+/// For how long a node is no queue node of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bar {
     ForGood,
@@ -192,7 +192,7 @@ impl Queues {
         }
     }
 
-    /// The nodes that are no gate of this key now.
+    /// The nodes that are no queue node of this key now.
     pub(super) fn barred(&self, now: Moment, key: &Key) -> NodeSet {
         let mut nodes = self.barred_for_now(now, key);
         nodes.extend(self.barred_for_good(key));

@@ -75,14 +75,14 @@ pub(crate) enum WaitOrder {
     /// The same, if it would sleep for longer.
     WakeBy(OpId, Moment),
     Send(usize, WaitCommand),
-    /// Call [`Visits::lose_gate`]: one cannot wait at this node.
+    /// Call [`Visits::lose_queue_node`]: one cannot wait at this node.
     LeaveNode(usize),
 }
 
-/// How a lock that is given up is released at the gates.
+/// How a lock that is given up is released at the queue nodes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hand {
-    pub(super) gates: NodeSet,
+    pub(super) queue_nodes: NodeSet,
     pub(super) tell: Tell,
     /// The visit that asks for the lock before the line does.
     visit: Option<u32>,
@@ -90,7 +90,8 @@ pub(crate) struct Hand {
 
 impl Hand {
     /// The usual release on all nodes.
-    pub(super) const NONE: Hand = Hand { gates: NodeSet::EMPTY, tell: Tell::Nobody, visit: None };
+    pub(super) const NONE: Hand =
+        Hand { queue_nodes: NodeSet::EMPTY, tell: Tell::Nobody, visit: None };
 }
 
 /// What a release leaves to do.

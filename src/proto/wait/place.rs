@@ -80,7 +80,7 @@ impl LocalQueues {
         let key = entry.key.clone();
         if entry.has_to_ask || !was_waiting {
             self.try_now(cx, who, number, entry.last_round.unwrap_or(StartedBy::KeySeenAbsent));
-        } else if entry.seat.gate.is_some() {
+        } else if entry.seat.queue_node.is_some() {
             self.set_entry_timer(number);
         } else {
             return self.queue_up_first(cx, who, &key);
@@ -106,10 +106,10 @@ impl LocalQueues {
         number
     }
 
-    /// Queues up at the gate, or at another one if it is lost. Without any, the entry is given up:
-    /// returns false.
+    /// Queues up at the queue node, or at another one if it is lost. Without any, the entry is
+    /// given up: returns false.
     pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
-        if !self.find_gate(cx, number) {
+        if !self.find_queue_node(cx, number) {
             self.leave_entry(cx, number);
             return false;
         }
@@ -120,10 +120,10 @@ impl LocalQueues {
         true
     }
 
-    /// Makes sure that the entry has a gate (W2, W3). Returns whether it has one.
-    pub(super) fn find_gate(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
+    /// Makes sure that the entry has a queue node (W2, W3). Returns whether it has one.
+    pub(super) fn find_queue_node(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let entry = self.entries.get(number).expect("the caller has looked it up");
-        let (before, is_new) = (entry.seat.gate, entry.polls.is_new);
+        let (before, is_new) = (entry.seat.queue_node, entry.polls.is_new);
         let barred = self.queues.barred(cx.now, &entry.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
@@ -132,31 +132,31 @@ impl LocalQueues {
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let gate = self.desk.choice(cx).gate_among(&entry.key, is_candidate);
+        let queue_node = self.desk.choice(cx).queue_node_among(&entry.key, is_candidate);
         let entry = self.entries.entry(number);
-        let is_moved = !entry.seat.gates.is_empty() && gate.is_some();
-        entry.seat.change(gate);
+        let is_moved = !entry.seat.queue_nodes.is_empty() && queue_node.is_some();
+        entry.seat.change(queue_node);
         self.desk.stats.requeued += u64::from(is_moved);
-        gate.is_some()
+        queue_node.is_some()
     }
 
-    /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
+    /// Asks the queue node for a place, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some(gate) = self
+        let Some(queue_node) = self
             .entries
             .entry(number)
             .seat
-            .gate
-            .filter(|gate| self.desk.choice(cx).may_wait_at(*gate))
+            .queue_node
+            .filter(|queue_node| self.desk.choice(cx).may_wait_at(*queue_node))
         else {
             return;
         };
-        match self.desk.able[gate].state() {
+        match self.desk.able[queue_node].state() {
             QueueSupport::Available => {
-                self.entries.entry(number).seat.ask(gate);
-                self.desk.send(gate, WaitCommand::QueueUp(number));
+                self.entries.entry(number).seat.ask(queue_node);
+                self.desk.send(queue_node, WaitCommand::QueueUp(number));
             }
-            _ => self.ask_ability(cx, gate),
+            _ => self.ask_ability(cx, queue_node),
         }
     }
 
@@ -172,17 +172,18 @@ impl LocalQueues {
         self.desk.send(node, WaitCommand::Able(Ability::Hello));
     }
 
-    /// The connection is of no use for waiting. A queue that stands there looks for another gate.
+    /// The connection is of no use for waiting. A queue that stands there looks for another queue
+    /// node.
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: QueueObstacle) {
         self.desk.set_unable(cx, node, obstacle);
         self.node_lost(cx, node);
         self.desk.orders.push_back(WaitOrder::LeaveNode(node));
     }
 
-    /// A node is ready: it may be the gate of some.
-    pub(super) fn open_gate(&mut self, cx: &mut Cx<'_>, node: usize) {
+    /// A node is ready: it may be the queue node of some.
+    pub(super) fn open_queue_node(&mut self, cx: &mut Cx<'_>, node: usize) {
         let is_here = |entry: &QueueEntry| {
-            entry.seat.gate == Some(node) && entry.seat.phase == Phase::Unqueued
+            entry.seat.queue_node == Some(node) && entry.seat.phase == Phase::Unqueued
         };
         for number in self.entries.numbers_where(is_here) {
             self.ask_for_place(cx, number);
@@ -196,17 +197,18 @@ impl LocalQueues {
         }
         let is_lost = !cx.nodes.open().contains(node);
         let is_there = |entry: &QueueEntry| {
-            let is_listed = entry.seat.gate == Some(node) || entry.seat.gates.contains(node);
+            let is_listed =
+                entry.seat.queue_node == Some(node) || entry.seat.queue_nodes.contains(node);
             is_listed || entry.watch.has(node)
         };
         for number in self.entries.numbers_where(is_there) {
             let entry = self.entries.entry(number);
             if is_lost {
-                entry.seat.gates.remove(node);
+                entry.seat.queue_nodes.remove(node);
             }
             let was_watched = entry.watch.has(node);
             entry.watch.remove(node);
-            if entry.seat.gate == Some(node) {
+            if entry.seat.queue_node == Some(node) {
                 entry.seat.change(None);
                 entry.check_by(cx.now);
             } else if was_watched {
@@ -235,18 +237,18 @@ impl LocalQueues {
         if self.queues.first_of(&entry.key) != Some(who.id) {
             return false;
         }
-        let before = entry.seat.gate;
+        let before = entry.seat.queue_node;
         let random = cx.entropy.next_u64();
         let entry = self.entries.entry(number);
         if cx.now >= entry.polls.at {
             self.look_slowly(cx, number, random);
         }
-        if !self.find_gate(cx, number) {
+        if !self.find_queue_node(cx, number) {
             self.leave_entry(cx, number);
             return false;
         }
         let entry = self.entries.entry(number);
-        if entry.seat.gate == before {
+        if entry.seat.queue_node == before {
             self.do_what_is_due(cx, who, number);
         } else {
             entry.move_on(cx.now, random);
@@ -261,7 +263,7 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         entry.polls.next(cx.now, random);
         let mut asked = entry.watch.wanted;
-        entry.seat.gate.into_iter().for_each(|gate| asked.insert(gate));
+        entry.seat.queue_node.into_iter().for_each(|queue_node| asked.insert(queue_node));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, QueueObstacle::Channel);
@@ -312,46 +314,46 @@ impl LocalQueues {
             return;
         };
         self.queues.set_entry(&key, None);
-        for gate in seat.gates.iter() {
-            self.step_aside(cx, gate, key.clone(), Step::Out);
+        for queue_node in seat.queue_nodes.iter() {
+            self.step_aside(cx, queue_node, key.clone(), Step::Out);
         }
     }
 
-    /// The line's place at its gate goes to a visit. Returns the gate.
+    /// The line's place at its queue node goes to a visit. Returns the queue node.
     pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
         let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
         self.queues.set_entry(&key, None);
-        for other in seat.gates.iter().filter(|other| Some(*other) != seat.gate) {
+        for other in seat.queue_nodes.iter().filter(|other| Some(*other) != seat.queue_node) {
             self.step_aside(cx, other, key.clone(), Step::Out);
         }
-        seat.gate
+        seat.queue_node
     }
 
     /// A visit leaves the place that was the line's: the line has its next turn behind the others.
-    pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, gate: usize) {
+    pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, queue_node: usize) {
         let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
             return;
         };
-        let (key, is_there) = (entry.key.clone(), entry.seat.gate == Some(gate));
+        let (key, is_there) = (entry.key.clone(), entry.seat.queue_node == Some(queue_node));
         if is_there {
             (entry.seat.phase, entry.check_at) = (Phase::Unqueued, None);
             entry.watch.forget();
         }
-        self.step_aside(cx, gate, key, Step::Out);
+        self.step_aside(cx, queue_node, key, Step::Out);
         if is_there {
             self.ask_for_place(cx, number);
             self.set_entry_timer(number);
         }
     }
 
-    /// A gate that stands still is not told: the place there is passed over, or passed on when it
-    /// is told to go.
-    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, gate: usize, key: Key, to: Step) {
-        if !may_pass_on(cx.nodes, gate) {
+    /// A queue node that stands still is not told: the place there is passed over, or passed on
+    /// when it is told to go.
+    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, queue_node: usize, key: Key, to: Step) {
+        if !may_pass_on(cx.nodes, queue_node) {
             return;
         }
         let place = self.entries.leave(key);
-        self.desk.send(gate, WaitCommand::StepOut(place, to));
+        self.desk.send(queue_node, WaitCommand::StepOut(place, to));
     }
 
     /// The acquisition that waits in this entry, and its patience. `None` while a round of it is in

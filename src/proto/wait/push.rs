@@ -15,9 +15,9 @@ impl LocalQueues {
     ) {
         let wait = cx.stagger();
         let entry = self.entries.entry(number);
-        let is_elsewhere = entry.seat.gate.is_some_and(|gate| gate != node);
+        let is_elsewhere = entry.seat.queue_node.is_some_and(|queue_node| queue_node != node);
         if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {
-            // It waits, but looks after the lock at another gate.
+            // It waits, but looks after the lock at another queue node.
             let key = entry.key.clone();
             return self.step_aside(cx, node, key, Step::Out);
         }

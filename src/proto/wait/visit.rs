@@ -28,8 +28,8 @@ const VISITS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 128;
 /// Who was told to go so often in a row, and was refused, queues up again after a delay.
 const IN_VAIN_MAX: u32 = 4;
-/// An acquisition that is refused more often than this, although it is the first of its gate's
-/// queue, looks for a place at another node: clients that see other candidates stand there.
+/// An acquisition that is refused more often than this, although it is the first of its queue
+/// node's queue, looks for a place at another node: clients that see other candidates stand there.
 const ALONE_MAX: u32 = 1;
 
 /// An acquisition that queues up before it asks, or that has left the queue, asks after this many
@@ -37,7 +37,7 @@ const ALONE_MAX: u32 = 1;
 const ASK_STAGGERS: u32 = 8;
 /// With less patience than so many staggers, it asks at once.
 const SHORT_STAGGERS: u32 = 2;
-/// At the end of a row, a place is asked for at the gate of so many keys of a set at most.
+/// At the end of a row, a place is asked for at the queue node of so many keys of a set at most.
 const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
@@ -45,10 +45,10 @@ struct Visit {
     key: Key,
     /// The acquisitions that wait for it, and which of them may share the lock.
     members: Vec<(OpId, Line)>,
-    gate: Option<usize>,
+    queue_node: Option<usize>,
     /// The last place that it was told.
     place: Option<u32>,
-    /// Whether the gate's queue lists it, or is about to.
+    /// Whether the queue node's queue lists it, or is about to.
     is_listed: bool,
     /// Whether it was told to go, and no round has ended since.
     is_told: bool,
@@ -56,7 +56,7 @@ struct Visit {
     in_vain: u32,
     /// The lock that it was told to take, and until when it is valid: it keeps the place.
     held: Option<(LockToken, Moment)>,
-    /// AfterRefusal rounds in a row since its gate said that its place is the first.
+    /// AfterRefusal rounds in a row since its queue node said that its place is the first.
     alone: u32,
     /// Why its place is asked for, if a row has ended.
     look: Option<(OpId, Look)>,
@@ -172,7 +172,7 @@ impl Visits {
         let visit = self.open.entry(number).or_insert_with(|| Visit {
             key: key.clone(),
             members: Vec::new(),
-            gate: None,
+            queue_node: None,
             place: None,
             is_listed: false,
             is_told: false,
@@ -201,7 +201,10 @@ impl Visits {
             visit.alone += u32::from(visit.place == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
-                visit.left_out.alone_at.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
+                visit
+                    .left_out
+                    .alone_at
+                    .extend(visit.queue_node.map_or(NodeSet::EMPTY, NodeSet::one));
                 visit.left_out.passed = match visit.left_out.passed.is_empty() {
                     true => visit.left_out.alone_at,
                     false => NodeSet::EMPTY,
@@ -241,12 +244,12 @@ impl Visits {
         yet_to_ask.map(|(id, it)| WaitingOp { id, give_up_at: it.give_up_at }).collect()
     }
 
-    /// The queue has moved on: its place is where this says, if any. Returns the gate to leave, and
-    /// whether the place was the line's.
-    fn leave_gate(&mut self, number: u32) -> Option<(usize, bool)> {
+    /// The queue has moved on: its place is where this says, if any. Returns the queue node to
+    /// leave, and whether the place was the line's.
+    fn leave_queue_node(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
         (visit.is_listed, visit.is_told, visit.place) = (false, false, None);
-        visit.gate.map(|gate| (gate, std::mem::take(&mut visit.was_the_lines)))
+        visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.was_the_lines)))
     }
 
     /// The acquisition waits no longer. Returns whether the place is of no use now.
@@ -339,10 +342,10 @@ impl Visits {
         slot.map_or_else(|| key.clone(), |slot| key.with_slot(Some(slot as u32)))
     }
 
-    /// The visit, unless it has a place, asks for one at this gate.
-    fn look(&mut self, number: u32, look: (OpId, Look), gate: Option<usize>) {
+    /// The visit, unless it has a place, asks for one at this queue node.
+    fn look(&mut self, number: u32, look: (OpId, Look), queue_node: Option<usize>) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            (visit.gate, visit.look) = (gate, Some(look));
+            (visit.queue_node, visit.look) = (queue_node, Some(look));
         }
     }
 
@@ -366,9 +369,9 @@ impl Visits {
     }
 
     /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
-    fn forget_gate(&mut self, number: u32) {
+    fn forget_queue_node(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            (visit.gate, visit.left_out.passed) = (None, NodeSet::EMPTY);
+            (visit.queue_node, visit.left_out.passed) = (None, NodeSet::EMPTY);
         }
     }
 
@@ -380,14 +383,14 @@ impl Visits {
         }
     }
 
-    pub(crate) fn lose_gate(&mut self, node: usize) {
+    pub(crate) fn lose_queue_node(&mut self, node: usize) {
         self.open.values_mut().for_each(|visit| visit.lose(node));
     }
 
-    /// Those whose gate is this node, and which it does not list yet.
+    /// Those whose queue node is this node, and which it does not list yet.
     fn to_open(&self, node: usize) -> Vec<u32> {
         let is_due = |visit: &Visit| {
-            visit.gate == Some(node) && !visit.is_listed && !visit.members.is_empty()
+            visit.queue_node == Some(node) && !visit.is_listed && !visit.members.is_empty()
         };
         self.open.iter().filter(|(_, visit)| is_due(visit)).map(|(number, _)| *number).collect()
     }
@@ -404,8 +407,8 @@ impl Visit {
     }
 
     fn lose(&mut self, node: usize) {
-        if self.gate == Some(node) {
-            (self.gate, self.is_listed, self.place) = (None, false, None);
+        if self.queue_node == Some(node) {
+            (self.queue_node, self.is_listed, self.place) = (None, false, None);
         }
     }
 }
@@ -442,7 +445,7 @@ impl WaitQueues {
         let refused = self.visits.note_refused(cx.now, number);
         if refused != AfterRefusal::Queue {
             self.leave_place(cx, number);
-            self.visits.forget_gate(number);
+            self.visits.forget_queue_node(number);
         }
         if refused == AfterRefusal::PassOnAndPause {
             return Some(cx.now.after(cx.stagger().saturating_mul(ASK_STAGGERS)));
@@ -477,13 +480,14 @@ impl WaitQueues {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
             let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
-            let gate = self.local.desk.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
-            self.visits.look(number, (id, look), gate);
+            let queue_node =
+                self.local.desk.choice(cx).queue_node_in_turn(cx.now, &plain, turn, may_be);
+            self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
         // Without a place, others get a stagger to come first.
         let visit = self.visits.open.get(&number);
-        if look.is_some() && visit.is_none_or(|visit| visit.gate.is_none()) {
+        if look.is_some() && visit.is_none_or(|visit| visit.queue_node.is_none()) {
             ask_at = cx.now.after(stagger);
         }
         self.pause(key, who, 0);
@@ -491,8 +495,8 @@ impl WaitQueues {
         true
     }
 
-    /// Asks the gate for a place, or whether one can wait there. A line of plain locks of this
-    /// engine needs the place itself.
+    /// Asks the queue node for a place, or whether one can wait there. A line of plain locks of
+    /// this engine needs the place itself.
     pub(super) fn queue_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
@@ -505,37 +509,44 @@ impl WaitQueues {
                 && self.local.desk.choice(cx).is_candidate(cx.now, node)
         };
         let is_candidate = |node: usize| is_able(node) && !visit.left_out.passed.contains(node);
-        let is_at_home =
-            |gate: usize| is_candidate(gate) && !visit.left_out.alone_at.contains(gate);
+        let is_at_home = |queue_node: usize| {
+            is_candidate(queue_node) && !visit.left_out.alone_at.contains(queue_node)
+        };
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at =
-            |gate: usize| visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(gate);
-        let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
-            Some(gate) => Some(gate),
-            None => self.local.desk.choice(cx).gate_among(&visit.key, is_candidate),
+        let is_looked_at = |queue_node: usize| {
+            visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(queue_node)
+        };
+        let queue_node = match visit
+            .queue_node
+            .filter(|queue_node| is_at_home(*queue_node) || is_looked_at(*queue_node))
+        {
+            Some(queue_node) => Some(queue_node),
+            None => self.local.desk.choice(cx).queue_node_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
-        let begins_again = gate.is_none() && !visit.left_out.passed.is_empty();
-        let gate = match begins_again {
-            true => self.local.desk.choice(cx).gate_among(&visit.key, is_able),
-            false => gate,
+        let begins_again = queue_node.is_none() && !visit.left_out.passed.is_empty();
+        let queue_node = match begins_again {
+            true => self.local.desk.choice(cx).queue_node_among(&visit.key, is_able),
+            false => queue_node,
         };
-        if visit.gate != gate {
+        if visit.queue_node != queue_node {
             self.leave_place(cx, number);
         }
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
         };
-        visit.gate = gate;
+        visit.queue_node = queue_node;
         if begins_again {
             (visit.left_out.alone_at, visit.left_out.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
-        match gate {
-            Some(gate) if self.local.desk.able[gate].state() == QueueSupport::Available => {
+        match queue_node {
+            Some(queue_node)
+                if self.local.desk.able[queue_node].state() == QueueSupport::Available =>
+            {
                 visit.is_listed = true;
-                self.local.desk.send(gate, WaitCommand::QueueUp(number));
+                self.local.desk.send(queue_node, WaitCommand::QueueUp(number));
             }
-            Some(gate) => self.local.ask_ability(cx, gate),
+            Some(queue_node) => self.local.ask_ability(cx, queue_node),
             None => visit.left_out = LeftOut::default(),
         }
     }
@@ -547,7 +558,7 @@ impl WaitQueues {
         }
     }
 
-    /// The gate has told the place.
+    /// The queue node has told the place.
     pub(super) fn handle_visit_place(
         &mut self,
         cx: &mut Cx<'_>,
@@ -574,7 +585,7 @@ impl WaitQueues {
                     self.leave_place(cx, number);
                     // Where others are, it may join them later.
                     if place == 0 {
-                        self.visits.forget_gate(number);
+                        self.visits.forget_queue_node(number);
                     }
                 }
                 self.visits.look_on(number, look);
@@ -609,7 +620,7 @@ impl WaitQueues {
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return false;
         };
-        if visit.is_listed && visit.gate != Some(node) {
+        if visit.is_listed && visit.queue_node != Some(node) {
             // A place that could not be left when it moved: others come next there.
             if wakeup != Wakeup::Overtaken {
                 self.local.step_aside(cx, node, key.clone(), Step::Out);
@@ -675,14 +686,15 @@ impl WaitQueues {
         let entry = self.local.queues.entry_of(key);
         let is_turn_over =
             entry.and_then(|entry| self.local.entries.get(entry)).is_some_and(|entry| {
-                matches!(entry.turn, Quota::NotYet | Quota::Left(0)) && !entry.seat.gates.is_empty()
+                matches!(entry.turn, Quota::NotYet | Quota::Left(0))
+                    && !entry.seat.queue_nodes.is_empty()
             });
         let place =
             entry.filter(|_| is_turn_over).and_then(|entry| self.local.give_place(cx, entry));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
-            if let Some(gate) = place {
-                (visit.gate, visit.place) = (Some(gate), Some(0));
+            if let Some(queue_node) = place {
+                (visit.queue_node, visit.place) = (Some(queue_node), Some(0));
                 (visit.is_listed, visit.is_told, visit.was_the_lines) = (true, true, true);
             }
         }
@@ -749,15 +761,15 @@ impl WaitQueues {
     /// The place goes to the next, but not if a line of plain locks of this engine stands there: it
     /// keeps the place, or queues up behind the others if its turn was over.
     pub(super) fn leave_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some((gate, was_the_lines)) = self.visits.leave_gate(number) else {
+        let Some((queue_node, was_the_lines)) = self.visits.leave_queue_node(number) else {
             return;
         };
         let Some(key) = self.visits.key_of(number).cloned() else {
             return;
         };
         match self.local.queues.entry_of(&key) {
-            None => self.local.step_aside(cx, gate, key, Step::Out),
-            Some(entry) if was_the_lines => self.local.queue_up_again(cx, entry, gate),
+            None => self.local.step_aside(cx, queue_node, key, Step::Out),
+            Some(entry) if was_the_lines => self.local.queue_up_again(cx, entry, queue_node),
             Some(_) => {}
         }
     }

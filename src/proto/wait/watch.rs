@@ -19,17 +19,17 @@ const WATCHED_NODES: usize = 2;
 
 /// Where the engine stands, and whether the lock is free.
 impl LocalQueues {
-    /// This key has no gate there, and is not watched there.
+    /// This key has no queue node there, and is not watched there.
     pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
         let is_there =
-            |entry: &&mut QueueEntry| entry.seat.gate == Some(node) || entry.watch.has(node);
+            |entry: &&mut QueueEntry| entry.seat.queue_node == Some(node) || entry.watch.has(node);
         let Some(entry) = self.entries.get_mut(number).filter(is_there) else {
             return;
         };
         entry.watch.remove(node);
-        if entry.seat.gate == Some(node) {
+        if entry.seat.queue_node == Some(node) {
             if how == Bar::ForGood || entry.seat.position().is_none() {
-                entry.seat.gates.remove(node);
+                entry.seat.queue_nodes.remove(node);
             }
             entry.seat.change(None);
         }
@@ -38,7 +38,7 @@ impl LocalQueues {
         self.set_entry_timer(number);
     }
 
-    /// The gate of a line has told the place, and how long the lock lives there (W5).
+    /// The queue node of a line has told the place, and how long the lock lives there (W5).
     pub(super) fn handle_place(
         &mut self,
         cx: &mut Cx<'_>,
@@ -101,8 +101,8 @@ impl LocalQueues {
         self.mind_blindness(cx, number, nodes);
     }
 
-    /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
-    /// the one that is watched may have a key that stays (W9).
+    /// If too few nodes can be watched, rounds are repeated after random delays, as without a queue
+    /// node: the one that is watched may have a key that stays (W9).
     pub(super) fn mind_blindness(&mut self, cx: &mut Cx<'_>, number: u32, watched: NodeSet) {
         let refused = self.entries.entry(number).backoff.refused;
         // Else it may be free although none of these has lost its key.
@@ -125,19 +125,20 @@ impl LocalQueues {
         Some(cx.now.after(delay)).filter(|retry_at| *retry_at < who.give_up_at)
     }
 
-    /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
+    /// Two nodes that refused, in the order of queue nodes; or else the queue node and the one
+    /// behind it.
     pub(super) fn nodes_to_watch(&self, cx: &Cx<'_>, number: u32) -> NodeSet {
         let Some(entry) = self.entries.get(number) else {
             return NodeSet::EMPTY;
         };
-        let mut order = self.desk.choice(cx).gate_order(&entry.key);
+        let mut order = self.desk.choice(cx).queue_node_order(&entry.key);
         let barred = self.queues.barred_for_now(cx.now, &entry.key);
         order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !barred.contains(*node));
         let heeded = self.desk.heeded(cx, entry.backoff.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
         }
-        // Stable, so the order of gates stays within both parts.
+        // Stable, so the order of queue nodes stays within both parts.
         order.sort_by_key(|node| !entry.backoff.refused.contains(*node));
         let moved = (entry.watch.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(moved);

@@ -23,14 +23,14 @@ impl WaitQueues {
     /// The handshake with a node is complete.
     pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
         if !self.local.entries.is_empty() {
-            self.local.open_gate(cx, node);
+            self.local.open_queue_node(cx, node);
             self.open_visits(cx, node);
         }
     }
 
     /// The node's connection has ended, it did not answer in time, or one cannot wait there (W3).
     pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
-        self.visits.lose_gate(node);
+        self.visits.lose_queue_node(node);
         self.local.node_lost(cx, node);
     }
 
@@ -48,7 +48,7 @@ impl WaitQueues {
                 }
             }
             Learned::MayWait => {
-                self.local.open_gate(cx, node);
+                self.local.open_queue_node(cx, node);
                 self.open_visits(cx, node);
                 for number in
                     self.local.entries.numbers_where(|entry| entry.watch.wanted.contains(node))
@@ -59,8 +59,9 @@ impl WaitQueues {
             }
             Learned::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
             Learned::CannotWaitNow => {
-                let needs =
-                    |entry: &QueueEntry| entry.seat.gate == Some(node) || entry.watch.has(node);
+                let needs = |entry: &QueueEntry| {
+                    entry.seat.queue_node == Some(node) || entry.watch.has(node)
+                };
                 for number in self.local.entries.numbers_where(needs) {
                     self.local.bar(cx, node, number, Bar::ForNow);
                 }
@@ -162,7 +163,12 @@ impl WaitQueues {
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
             (WaitCommand::QueueUp(number), Reply::Place { position, expiry }) => {
-                match self.local.entries.get(number).filter(|entry| entry.seat.gate == Some(node)) {
+                match self
+                    .local
+                    .entries
+                    .get(number)
+                    .filter(|entry| entry.seat.queue_node == Some(node))
+                {
                     Some(_) => self.local.handle_place(cx, node, number, (position, expiry)),
                     None => self.handle_visit_place(cx, number, position, expiry),
                 }

@@ -55,7 +55,7 @@ pub enum Acted {
     TryOut(ReleaseWith, usize),
     /// A command for waiting.
     Wait(usize, Waits),
-    /// The release at a gate, with its token.
+    /// The release at a queue node, with its token.
     HandOn(usize, u32, Tell),
 }
 

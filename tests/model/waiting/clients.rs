@@ -42,7 +42,7 @@ impl Crowd {
     fn granted(&self, client: &mut Client) {
         let steps_in = !self.makes(Mistake::BehindWhoSlept);
         if client.stands && client.place != 0 && steps_in {
-            client.links[client.gate].requests.send(Request::StepInFront);
+            client.links[client.queue_node].requests.send(Request::StepInFront);
         }
         self.retire(client, Phase::Held);
     }
@@ -77,12 +77,13 @@ impl Crowd {
         }
     }
 
-    /// Others first, the gate last; on connections of their own, they may arrive in any order.
+    /// Others first, the queue node last; on connections of their own, they may arrive in any
+    /// order.
     pub fn release(&self, state: &mut State, c: usize) {
         let client = &mut state.clients[c];
-        let at_gate = if client.stands { Request::HandOn } else { Request::Release };
+        let at_queue_node = if client.stands { Request::HandOn } else { Request::Release };
         for n in 0..self.nodes {
-            let request = if n == client.gate { at_gate } else { Request::Release };
+            let request = if n == client.queue_node { at_queue_node } else { Request::Release };
             client.links[n].requests.send(request);
         }
         let phase = if client.left > 0 { Phase::Idle } else { Phase::Done };
@@ -99,7 +100,7 @@ impl Crowd {
             }
         }
         if client.stands && !self.makes(Mistake::PlaceLeftBehind) {
-            client.links[client.gate].requests.send(Request::StepOut);
+            client.links[client.queue_node].requests.send(Request::StepOut);
         }
         self.retire(client, Phase::Done);
     }
@@ -113,8 +114,8 @@ impl Crowd {
     fn retire(&self, client: &mut Client, phase: Phase) {
         self.forget_round(client);
         self.end_watch(client);
-        let Client { links, gate, is_foreign, left, stands, .. } = *client;
-        *client = Client { links, gate, is_foreign, ..Client::ended(phase) };
+        let Client { links, queue_node, is_foreign, left, stands, .. } = *client;
+        *client = Client { links, queue_node, is_foreign, ..Client::ended(phase) };
         if matches!(phase, Phase::Held | Phase::Idle) {
             (client.left, client.stands) = (left, stands);
         }
@@ -134,7 +135,7 @@ impl Crowd {
     fn ask_for_place(&self, client: &mut Client) {
         client.stands = true;
         client.is_asking = true;
-        let link = &mut client.links[client.gate];
+        let link = &mut client.links[client.queue_node];
         link.requests.make_stale(Request::QueueUp, Request::StaleQueueUp);
         link.replies.keep_replies(|it| it.as_placed().is_none());
         link.requests.send(Request::QueueUp);
@@ -185,7 +186,7 @@ impl Crowd {
             Phase::Idle | Phase::Done if letter == Reply::Next => return,
             Phase::Idle | Phase::Done if self.makes(Mistake::GoSwallowed) => return,
             Phase::Idle | Phase::Done => {
-                return client.links[client.gate].requests.send(Request::StepOut);
+                return client.links[client.queue_node].requests.send(Request::StepOut);
             }
             Phase::Trying | Phase::Queued => {}
             Phase::Held | Phase::Crashed | Phase::Paused => return,
@@ -239,8 +240,8 @@ impl Crowd {
 
 /// The watch (W8, W9).
 impl Crowd {
-    /// The first two, in the order of the gates, that refused the last attempt; without such, the
-    /// gate and the one behind it.
+    /// The first two, in the order of the queue nodes, that refused the last attempt; without such,
+    /// the queue node and the one behind it.
     fn watched(&self, client: &Client) -> impl Iterator<Item = usize> + use<> {
         let is_refused = client.refusers.contains(&true);
         let most = match self.mistake {
@@ -248,8 +249,8 @@ impl Crowd {
             Some(Mistake::OneWatched) => 1,
             _ => 2,
         };
-        let (refusers, gate) = (client.refusers, client.gate);
-        let is_watched = move |n: &usize| if is_refused { refusers[*n] } else { *n >= gate };
+        let (refusers, queue_node) = (client.refusers, client.queue_node);
+        let is_watched = move |n: &usize| if is_refused { refusers[*n] } else { *n >= queue_node };
         (0..self.nodes).filter(is_watched).take(most)
     }
 

@@ -112,7 +112,7 @@ impl Crowd {
             Phase::Held | Phase::Done => letter != Reply::Next,
             Phase::Crashed | Phase::Paused => false,
         };
-        let link = &mut client.links[client.gate];
+        let link = &mut client.links[client.queue_node];
         if is_read {
             link.replies.answer(letter);
         }
@@ -120,12 +120,12 @@ impl Crowd {
     }
 
     pub fn close(&self, state: &mut State, n: usize, c: usize) {
-        let gate = state.clients[c].gate;
+        let queue_node = state.clients[c].queue_node;
         let link = &mut state.clients[c].links[n];
         while !link.requests.is_empty() {
             link.requests.remove_first();
         }
-        link.is_closed = n == gate;
+        link.is_closed = n == queue_node;
     }
 
     /// By anybody's command: all who track the key are told once.

@@ -119,7 +119,7 @@ impl Model for Crowd {
             client.is_foreign = true;
         }
         for client in &mut state.clients[self.clients - self.elsewhere..self.clients] {
-            client.gate = 1;
+            client.queue_node = 1;
         }
         vec![state]
     }
@@ -243,7 +243,7 @@ impl Crowd {
             // Elsewhere it is of interest only if something is lost.
             let closes = |n: &usize| {
                 let link = &client.links[*n];
-                !link.is_closed && (*n == client.gate || !link.requests.is_empty())
+                !link.is_closed && (*n == client.queue_node || !link.requests.is_empty())
             };
             actions.extend((0..self.nodes).filter(closes).map(|n| Action::Close(n, c)));
         }
@@ -300,7 +300,7 @@ impl Crowd {
         let concerns = |c: &usize| {
             let owns = state.owners.map(|owner| owner == number(*c));
             let client = &state.clients[*c];
-            (*client, state.place_of(client.gate, *c), owns)
+            (*client, state.place_of(client.queue_node, *c), owns)
         };
         order[..self.clients].sort_by_key(concerns);
         let mut numbers = [0, 0, 0, 0, 0, STRANGER];
@@ -323,7 +323,8 @@ impl Crowd {
 impl State {
     pub fn is_overtaken(&self) -> bool {
         let is_next = |it: &Option<Request>| *it == Some(Request::StepInFront);
-        let mut first = self.clients.iter().map(|it| it.links[it.gate].requests.first_request());
+        let mut first =
+            self.clients.iter().map(|it| it.links[it.queue_node].requests.first_request());
         first.any(|it| is_next(&it))
     }
 
@@ -344,7 +345,8 @@ impl State {
     pub fn is_told_in_vain(&self) -> bool {
         let is_held = self.clients.iter().any(|it| it.phase == Phase::Held);
         let is_told = |it: &Client| {
-            it.phase == Phase::Queued && it.links[it.gate].replies.first_reply() == Some(Reply::Go)
+            it.phase == Phase::Queued
+                && it.links[it.queue_node].replies.first_reply() == Some(Reply::Go)
         };
         is_held && self.clients.iter().any(is_told)
     }

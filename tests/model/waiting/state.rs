@@ -28,10 +28,10 @@ pub struct Client {
     /// How many times it still wants the lock, after the present one.
     pub left: u8,
     /// The node at which it queues up.
-    pub gate: usize,
+    pub queue_node: usize,
     /// It knows of no queue.
     pub is_foreign: bool,
-    /// Whether it has queued up at the gate.
+    /// Whether it has queued up at the queue node.
     pub stands: bool,
     /// What it was told last: 0 is the first.
     pub place: u8,
@@ -313,7 +313,7 @@ impl Client {
         Client {
             phase,
             left: 0,
-            gate: 0,
+            queue_node: 0,
             is_foreign: false,
             stands: false,
             place: OUTSIDE,
@@ -357,7 +357,7 @@ impl State {
     }
 
     pub fn stands(&self, c: usize) -> bool {
-        self.place_of(self.clients[c].gate, c).is_some()
+        self.place_of(self.clients[c].queue_node, c).is_some()
     }
 
     pub fn leave_queue(&mut self, n: usize, c: usize) {

@@ -132,7 +132,8 @@ pub struct Crowd {
     queued_before: Vec<u64>,
     /// When each client last had no quorum of nodes that vote.
     lacked_at: Vec<u64>,
-    /// Whether clients saw different nodes as the gate: they know different things of the nodes.
+    /// Whether clients saw different nodes as the queue node: they know different things of the
+    /// nodes.
     is_split: bool,
     /// Nodes on which something was left before: whoever was lost then stands there for a while.
     untidy_before: Vec<bool>,

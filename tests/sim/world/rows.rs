@@ -1,5 +1,5 @@
 //! Waiters of one client that come for a lock again and again, and another client that waits for it
-//! in the same queue, at another gate, or where the first one cannot wait.
+//! in the same queue, at another queue node, or where the first one cannot wait.
 //!
 //! FAIR: a row of locks ends, and then the other client gets it (W13).
 
@@ -24,8 +24,8 @@ const PATIENCE: u64 = 100 * SECOND;
 /// How many locks the line may get while the other one waits in a queue: what it takes to see the
 /// other one, and a whole row.
 const ROW_MAX: u32 = 36;
-/// The same if that one waits elsewhere: when it is told, the line asks at its own gate, and may
-/// come first a few times.
+/// The same if that one waits elsewhere: when it is told, the line asks at its own queue node, and
+/// may come first a few times.
 const ROWS_MAX: u32 = 120;
 /// The same if the line may not wait where the other one does. It sees it by counting at each node
 /// in turn: three rows.
@@ -38,9 +38,9 @@ const LOCKS_MAX: u32 = 400;
 enum Place {
     /// In the line's queue.
     Behind,
-    /// At another gate: that of the line refuses its connections.
+    /// At another queue node: that of the line refuses its connections.
     Elsewhere,
-    /// At a gate that the line may not use: there, it may not subscribe to its channel.
+    /// At a queue node that the line may not use: there, it may not subscribe to its channel.
     Barred,
 }
 
@@ -52,9 +52,9 @@ pub struct Rows {
     other: usize,
     /// How many waiters the line is to have.
     waiters: u32,
-    /// Where the other client is to wait, and the line's first gate.
+    /// Where the other client is to wait, and the line's first queue node.
     place: Place,
-    gate: Option<usize>,
+    queue_node: Option<usize>,
     /// The node that refuses the other client, or the line's channel, and until when.
     shut: Option<(usize, u64)>,
     /// How many locks the other client has got, and how many the line since that one waits.
@@ -89,7 +89,7 @@ impl World {
             other,
             waiters,
             place,
-            gate: None,
+            queue_node: None,
             shut: None,
             turns: 0,
             row: 0,
@@ -105,13 +105,13 @@ impl World {
     /// A client gives back what it has, and comes again unless all is over.
     pub fn rows_turn(&mut self, client: usize) {
         if let Some(lease) = self.clients[client].leases.pop() {
-            let gate = self.rows.as_ref().and_then(|rows| self.gate_of(rows.line));
+            let queue_node = self.rows.as_ref().and_then(|rows| self.queue_node_of(rows.line));
             self.release(client, lease);
             self.wake_client(client, self.now);
             let Some(rows) = &mut self.rows else {
                 return;
             };
-            rows.gate = rows.gate.or(gate);
+            rows.queue_node = rows.queue_node.or(queue_node);
             // It comes again when the line has the lock.
             if client == rows.other && rows.turns == 1 {
                 return;
@@ -154,9 +154,9 @@ impl World {
         self.queue.push(self.now + hold, Event::Rows(client));
         rows.left = rows.left.saturating_sub(1);
         if !std::mem::replace(&mut rows.has_begun, true) {
-            match (rows.gate, rows.place) {
-                (Some(gate), Place::Elsewhere) => self.shut_out(other, gate),
-                (Some(gate), Place::Barred) => self.shut_out(line, gate),
+            match (rows.queue_node, rows.place) {
+                (Some(queue_node), Place::Elsewhere) => self.shut_out(other, queue_node),
+                (Some(queue_node), Place::Barred) => self.shut_out(line, queue_node),
                 _ => {}
             }
             return self.queue.push(self.now + 4 * way, Event::Rows(other));
@@ -165,15 +165,15 @@ impl World {
         if !stands || !self.sees_quorum(other) {
             return;
         }
-        let (gate, own) = (self.gate_of(other), self.gate_of(line));
+        let (queue_node, own) = (self.queue_node_of(other), self.queue_node_of(line));
         let Some(rows) = &mut self.rows else {
             return;
         };
         rows.row += 1;
         let row = rows.row;
         let (kind, most) = match rows.place {
-            Place::Behind if gate == own => (Rare::RowBehind, ROW_MAX),
-            Place::Barred if gate == rows.gate => (Rare::RowBarred, BARRED_MAX),
+            Place::Behind if queue_node == own => (Rare::RowBehind, ROW_MAX),
+            Place::Barred if queue_node == rows.queue_node => (Rare::RowBarred, BARRED_MAX),
             _ => (Rare::RowElsewhere, ROWS_MAX),
         };
         self.rare.hit_if(row == 1, kind);
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// Where the client stands in a queue.
-    fn gate_of(&self, client: usize) -> Option<usize> {
+    fn queue_node_of(&self, client: usize) -> Option<usize> {
         self.queues_of(client).next().map(|(slot, _)| slot)
     }
 

@@ -59,8 +59,8 @@ impl World {
         }
     }
 
-    /// The second client loses its connection to the gate, and waits at another one; where it is
-    /// connected again, its place is still listed.
+    /// The second client loses its connection to the queue node, and waits at another one; where it
+    /// is connected again, its place is still listed.
     pub fn send_second_elsewhere(&mut self, first: usize) {
         let second = (first + 1) % self.clients.len();
         for node in 0..self.plan.nodes {
@@ -71,13 +71,13 @@ impl World {
             let (Some((_, own)), Some((id, other))) = (channel(first), channel(second)) else {
                 continue;
             };
-            let is_gate = self.nodes[node].redis.data.iter().any(|(key, entry)| {
+            let is_queue_node = self.nodes[node].redis.data.iter().any(|(key, entry)| {
                 let Value::List(places) = &entry.value else {
                     return false;
                 };
                 is_queue(&key.1) && places.contains(&own) && places.contains(&other)
             });
-            if is_gate {
+            if is_queue_node {
                 self.rare.hit(Rare::SecondElsewhere);
                 self.nodes[node].connections.retain(|connection| *connection != id);
                 self.end_server(id);

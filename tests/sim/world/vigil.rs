@@ -52,8 +52,8 @@ pub enum Upset {
     Ended,
     /// The first client stands still, and one that wants no lock has the place behind it (W6).
     Away,
-    /// The first client stands still, and the second waits at another gate, and has kept its place
-    /// (W6).
+    /// The first client stands still, and the second waits at another queue node, and has kept its
+    /// place (W6).
     Elsewhere,
     /// The first client stands still, and the second gives up a while before the lock becomes free
     /// (W12).

@@ -13,7 +13,7 @@ use crate::foreign::contend_for;
 use crate::report::Report;
 use crate::scene::{Crowd, Scene, scene};
 use crate::servers::{
-    ask, gate, info, queue_holder, queue_of, queued, queued_anywhere, start, tell,
+    ask, info, queue_holder, queue_node, queue_of, queued, queued_anywhere, start, tell,
 };
 
 const PROCESSES: usize = 8;
@@ -44,18 +44,18 @@ fn goes_on(report: &Report, since: Duration) {
 }
 
 #[test]
-fn gate_is_frozen_and_the_queue_goes_on_at_another() {
-    scene("gate_is_frozen_and_the_queue_goes_on_at_another", |scene| {
+fn queue_node_is_frozen_and_the_queue_goes_on_at_another() {
+    scene("queue_node_is_frozen_and_the_queue_goes_on_at_another", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = crowd(scene, &masters);
         pause(CALM);
-        let gate = queue_holder(&masters, SOON);
-        masters[gate].freeze().unwrap();
+        let queue_node = queue_holder(&masters, SOON);
+        masters[queue_node].freeze().unwrap();
         let frozen = now();
         pause(FAULT);
-        let is_elsewhere = (0..5).filter(|i| *i != gate).any(|i| queued(&masters[i]) > 0);
-        masters[gate].thaw().unwrap();
+        let is_elsewhere = (0..5).filter(|i| *i != queue_node).any(|i| queued(&masters[i]) > 0);
+        masters[queue_node].thaw().unwrap();
         pause(CALM);
         crowd.each_gets_it();
         let report = crowd.end("Queue");
@@ -65,16 +65,16 @@ fn gate_is_frozen_and_the_queue_goes_on_at_another() {
 }
 
 #[test]
-fn gate_is_killed_and_the_queue_goes_on_at_another() {
-    scene("gate_is_killed_and_the_queue_goes_on_at_another", |scene| {
+fn queue_node_is_killed_and_the_queue_goes_on_at_another() {
+    scene("queue_node_is_killed_and_the_queue_goes_on_at_another", |scene| {
         let _alone = heavy();
         let mut masters = start(5);
         let crowd = crowd(scene, &masters);
         pause(CALM);
-        let gate = queue_holder(&masters, SOON);
-        masters[gate].kill().unwrap();
+        let queue_node = queue_holder(&masters, SOON);
+        masters[queue_node].kill().unwrap();
         let killed = now();
-        let is_elsewhere = || (0..5).filter(|i| *i != gate).any(|i| queued(&masters[i]) > 0);
+        let is_elsewhere = || (0..5).filter(|i| *i != queue_node).any(|i| queued(&masters[i]) > 0);
         soon("they queue up elsewhere", is_elsewhere);
         pause(2 * CALM);
         crowd.each_gets_it();
@@ -89,14 +89,14 @@ fn put_stray_vote(master: &Master) {
 
 /// The first in the queue watches the key on another master, too.
 #[test]
-fn stray_vote_on_the_gate_before_the_run_costs_nobody_a_turn() {
-    scene("stray_vote_on_the_gate_before_the_run_costs_nobody_a_turn", |scene| {
+fn stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn() {
+    scene("stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn", |scene| {
         let _alone = heavy();
         let masters = start(5);
-        let gate = gate(&masters);
-        put_stray_vote(&masters[gate]);
+        let queue_node = queue_node(&masters);
+        put_stray_vote(&masters[queue_node]);
         let (begun, crowd) = (now(), crowd(scene, &masters));
-        let is_there = || queued(&masters[gate]) >= PROCESSES as i64 / 2;
+        let is_there = || queued(&masters[queue_node]) >= PROCESSES as i64 / 2;
         soon("the vote was put where the queue is", is_there);
         pause(FAULT);
         crowd.each_gets_it();
@@ -107,14 +107,14 @@ fn stray_vote_on_the_gate_before_the_run_costs_nobody_a_turn() {
 }
 
 #[test]
-fn stray_vote_on_the_gate_during_the_run_costs_nobody_a_turn() {
-    scene("stray_vote_on_the_gate_during_the_run_costs_nobody_a_turn", |scene| {
+fn stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn() {
+    scene("stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = crowd(scene, &masters);
         pause(CALM);
-        let gate = queue_holder(&masters, SOON);
-        put_stray_vote(&masters[gate]);
+        let queue_node = queue_holder(&masters, SOON);
+        put_stray_vote(&masters[queue_node]);
         let put = now();
         pause(FAULT);
         crowd.each_gets_it();
@@ -124,17 +124,17 @@ fn stray_vote_on_the_gate_during_the_run_costs_nobody_a_turn() {
     });
 }
 
-/// Does this to the gate again and again; each time, all who wait have to queue up anew.
+/// Does this to the queue node again and again; each time, all who wait have to queue up anew.
 fn again_and_again(scene: Scene, harm: impl Fn(&Master)) {
     const TIMES: u32 = 8;
     let _alone = heavy();
     let masters = start(5);
     let crowd = crowd(scene, &masters);
     pause(CALM);
-    let gate = queue_holder(&masters, SOON);
+    let queue_node = queue_holder(&masters, SOON);
     for _ in 0..TIMES {
         pause(FAULT / TIMES);
-        harm(&masters[gate]);
+        harm(&masters[queue_node]);
     }
     let last = now();
     pause(CALM);
@@ -144,16 +144,16 @@ fn again_and_again(scene: Scene, harm: impl Fn(&Master)) {
 }
 
 #[test]
-fn gate_is_flushed_and_those_who_wait_notice() {
-    scene("gate_is_flushed_and_those_who_wait_notice", |scene| {
-        again_and_again(scene, |gate| gate.flush().unwrap());
+fn queue_node_is_flushed_and_those_who_wait_notice() {
+    scene("queue_node_is_flushed_and_those_who_wait_notice", |scene| {
+        again_and_again(scene, |queue_node| queue_node.flush().unwrap());
     });
 }
 
 #[test]
 fn queue_is_deleted_and_those_who_wait_notice() {
     scene("queue_is_deleted_and_those_who_wait_notice", |scene| {
-        again_and_again(scene, |gate| drop(ask(gate, &["DEL", &queue_of(KEY)])));
+        again_and_again(scene, |queue_node| drop(ask(queue_node, &["DEL", &queue_of(KEY)])));
     });
 }
 
@@ -163,13 +163,13 @@ fn queue_up_at_two(scene: Scene, far: &[usize], processes: usize, threads: usize
     const FAR: Duration = Duration::from_millis(20);
     let _alone = heavy();
     let masters = start(5);
-    let gate = gate(&masters);
-    let addr = masters[gate].addr().parse().expect("an address");
+    let queue_node = queue_node(&masters);
+    let addr = masters[queue_node].addr().parse().expect("an address");
     let way = DelayProxy::start(addr, FAR).expect("a free port");
     let part = |member| {
         let mut urls = masters.urls();
         if far.contains(&member) {
-            urls[gate] = way.url();
+            urls[queue_node] = way.url();
         }
         Part { threads, ..Part::new(urls, Waiting::Queue) }
     };
