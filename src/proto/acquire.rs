@@ -13,7 +13,7 @@ use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::proto::index::{OpIndex, RoundId};
 use crate::quorum::Tally;
-use crate::resource::{Key, Line, Refusal, Resource};
+use crate::resource::{AskPolicy, Key, Refusal, Resource};
 use crate::token::LockToken;
 use crate::validity;
 
@@ -57,8 +57,8 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let is_its_turn = match patience {
             Patience::OneRound => true,
-            Patience::Until(_) if key.row().line != Line::OneAsks => true,
-            Patience::Until(give_up_at) => self.join_line(now, op, &key, give_up_at),
+            Patience::Until(_) if key.row().ask_policy != AskPolicy::One => true,
+            Patience::Until(give_up_at) => self.join_local_queue(now, op, &key, give_up_at),
         };
         if is_its_turn {
             self.start_attempt(now, op, key);
@@ -88,7 +88,13 @@ impl Engine {
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    fn join_line(&mut self, now: Moment, op: OpIndex, key: &Key, give_up_at: Moment) -> bool {
+    fn join_local_queue(
+        &mut self,
+        now: Moment,
+        op: OpIndex,
+        key: &Key,
+        give_up_at: Moment,
+    ) -> bool {
         let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
         let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !is_its_turn {
@@ -260,7 +266,7 @@ impl Engine {
         // At once, it asks for what is free, wherever it waits.
         let next = if is_at_once { next } else { self.waits.visits.asked_by(id, next) };
         let (failure, report) = self.report_in(op, round, failure);
-        let kept = match next.row().line == Line::OneAsks {
+        let kept = match next.row().ask_policy == AskPolicy::One {
             true => {
                 self.waits.local.queues.note_report(&next, (failure, report));
                 None

@@ -156,8 +156,8 @@ impl Engine {
         }
         if let Some((key, token)) = awaited {
             let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, hand));
-            if after == AfterRelease::LineUp {
-                self.with_waits(now, |waits, cx| waits.local.line_up(cx, &key, token));
+            if after == AfterRelease::Requeue {
+                self.with_waits(now, |waits, cx| waits.local.requeue(cx, &key, token));
             }
             self.with_waits(now, |waits, cx| waits.local.leave_held(cx, &key, token));
         }

@@ -35,7 +35,7 @@ pub(crate) struct KindRow {
     pub(crate) keys: Keys,
     pub(crate) refusal: Refusal,
     pub(crate) queue: QueueOf,
-    pub(crate) line: Line,
+    pub(crate) ask_policy: AskPolicy,
     /// Whether it may become a share while it is held (K7).
     pub(crate) sharing: Sharing,
 }
@@ -120,15 +120,15 @@ pub(crate) enum QueueOf {
     None,
 }
 
-/// Whether acquisitions of one engine that wait for it stand in a line (K9).
+/// Whether acquisitions of one engine that wait for it stand in a local queue (K9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum AskPolicy {
     /// One asks, and the others wait behind it.
-    OneAsks,
+    One,
     /// Each asks, and those that wait for one place on the masters try one after the other.
-    EachAsks,
+    Each,
     /// Each asks, and all that wait for one place try together: they share the lock.
-    AllAsk,
+    All,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +157,7 @@ const PLAIN: KindRow = KindRow {
     keys: Keys::Names,
     refusal: Refusal::Held,
     queue: QueueOf::Own,
-    line: Line::OneAsks,
+    ask_policy: AskPolicy::One,
     sharing: Sharing::CanBeShared,
 };
 
@@ -169,7 +169,7 @@ const SET: KindRow = KindRow {
     keys: Keys::Names,
     refusal: Refusal::HeldName,
     queue: QueueOf::OfHeldName,
-    line: Line::OneAsks,
+    ask_policy: AskPolicy::One,
     sharing: Sharing::Never,
 };
 
@@ -181,7 +181,7 @@ const SHARED: KindRow = KindRow {
     keys: Keys::And(INTENT),
     refusal: Refusal::Held,
     queue: QueueOf::OfName,
-    line: Line::AllAsk,
+    ask_policy: AskPolicy::All,
     sharing: Sharing::CanBeShared,
 };
 
@@ -193,7 +193,7 @@ const EXCLUSIVE: KindRow = KindRow {
     keys: Keys::And(INTENT),
     refusal: Refusal::Sign,
     queue: QueueOf::OfName,
-    line: Line::OneAsks,
+    ask_policy: AskPolicy::One,
     sharing: Sharing::CanBeShared,
 };
 
@@ -205,7 +205,7 @@ const SLOT: KindRow = KindRow {
     keys: Keys::Slots,
     refusal: Refusal::FreeSlots,
     queue: QueueOf::OfSlot,
-    line: Line::EachAsks,
+    ask_policy: AskPolicy::Each,
     sharing: Sharing::CanBeShared,
 };
 
@@ -217,7 +217,7 @@ const VALUE: KindRow = KindRow {
     keys: Keys::And(COMPANION),
     refusal: Refusal::Held,
     queue: QueueOf::OfName,
-    line: Line::OneAsks,
+    ask_policy: AskPolicy::One,
     sharing: Sharing::Never,
 };
 

@@ -455,7 +455,7 @@ fn error_names_the_resource_that_most_nodes_named() {
     }
 }
 
-/// Between two rounds, too, and for those who stood behind it in the line and never asked.
+/// Between two rounds, too, and for those who stood behind it in the local queue and never asked.
 #[test]
 fn held_resource_is_in_the_error_of_everyone_who_waited() {
     let mut scenario = Scenario::ready(3);
@@ -480,8 +480,8 @@ fn held_resource_is_in_the_error_of_everyone_who_waited() {
     assert_eq!(ended, [first, second]);
 }
 
-/// K9: those of one engine that wait for the same set stand in a line, as for a plain lock; the
-/// order of the names does not matter.
+/// K9: those of one engine that wait for the same set stand in a local queue, as for a plain lock;
+/// the order of the names does not matter.
 #[test]
 fn next_in_line_for_a_set_asks_behind_the_release() {
     for (resource, release, take) in
@@ -713,8 +713,8 @@ fn k9_set_waits_for_the_lock_that_was_named() {
     }
 }
 
-/// K9: a line of plain locks of the same client lets another kind in after as many turns as the
-/// line is long.
+/// K9: a local queue of plain locks of the same client lets another kind in after as many turns as
+/// the local queue is long.
 #[test]
 fn k9_line_of_the_same_client_lets_others_in() {
     for resource in [alone(), own(), share()] {
@@ -746,7 +746,7 @@ fn k9_line_of_the_same_client_lets_others_in() {
 }
 
 /// K9: if the turn of that line is over, the other kind has its place, and the next client is told
-/// when that lock is released. The line queues up behind it.
+/// when that lock is released. The local queue queues up behind it.
 #[test]
 fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     let mut scenario = queueing();
@@ -1138,7 +1138,7 @@ fn k9_sets_join_the_queues_of_their_keys_in_turn() {
         let acted = scenario.drain();
         follow(&mut scenario, acted, place.clone());
     }
-    // Each is of a line of its own.
+    // Each is of a local queue of its own.
     for keys in [&["a", "b"][..], &["a", "b", "c"]] {
         wait(&mut scenario, Resource::all(keys).unwrap(), 100 * SECOND);
         let acted = scenario.drain();
@@ -2596,7 +2596,7 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
     assert!(matches!(scenario.drain()[..], [Acted::Release(..), Acted::Take(..)]));
 }
 
-/// K9: who was let in before a line, and was refused, has its next turn after as many more.
+/// K9: who was let in before a local queue, and was refused, has its next turn after as many more.
 #[test]
 fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
     let mut scenario = queueing();
@@ -2659,7 +2659,7 @@ fn k9_words_in_vain_are_counted_anew_after_a_grant() {
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
 }
 
-/// The turn of a line of this many plain locks at which the first of these is let in.
+/// The turn of a local queue of this many plain locks at which the first of these is let in.
 fn turns_before_others(line: usize, others: &[Resource]) -> usize {
     let mut scenario = queueing();
     wait(&mut scenario, plain("r"), 100 * SECOND);
@@ -2688,7 +2688,7 @@ fn turns_before_others(line: usize, others: &[Resource]) -> usize {
     panic!("it is never let in")
 }
 
-/// K9: the turns of a line are shared by those that wait, and are 16 at most.
+/// K9: the turns of a local queue are shared by those that wait, and are 16 at most.
 #[test]
 fn k9_line_lets_each_in_after_its_share_of_turns() {
     assert_eq!(turns_before_others(4, &[alone()]), 4);
@@ -2697,7 +2697,7 @@ fn k9_line_lets_each_in_after_its_share_of_turns() {
     assert_eq!(turns_before_others(40, &[alone()]), 16);
 }
 
-/// K9: an engine with a line of plain locks in the queue has no second place there.
+/// K9: an engine with a local queue of plain locks in the queue has no second place there.
 #[test]
 fn k9_other_kind_takes_no_place_beside_a_line() {
     let mut scenario = queueing();
@@ -2714,7 +2714,7 @@ fn k9_other_kind_takes_no_place_beside_a_line() {
     assert!(matches!(acted[..], [Acted::Release(..)]), "{acted:?}");
 }
 
-/// K9: a line that nobody waits in leaves the queue node to the visit that is let in.
+/// K9: a local queue that nobody waits in leaves the queue node to the visit that is let in.
 #[test]
 fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     let mut scenario = queueing();

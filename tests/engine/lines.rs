@@ -300,7 +300,7 @@ fn single_round_stands_in_no_line() {
     drop(lease);
 }
 
-/// Who holds it did not stand in the line; its release is known all the same.
+/// Who holds it did not stand in the local queue; its release is known all the same.
 #[test]
 fn release_of_a_lock_of_a_single_round_starts_the_first_in_line() {
     let mut scenario = Scenario::ready(3);
@@ -371,7 +371,7 @@ fn queue_is_not_full_of_those_who_have_left() {
     assert_eq!(queued(&scenario), 0);
 }
 
-/// An expired lock is released when the line has another one.
+/// An expired lock is released when the local queue has another one.
 #[test]
 fn late_release_of_an_expired_lock_starts_nobody() {
     let (mut scenario, expired, [second, _third]) = held([60 * SECOND; 2]);
@@ -383,7 +383,8 @@ fn late_release_of_an_expired_lock_starts_nobody() {
     assert_eq!(scenario.drain(), [release(1)], "the other one is held");
 }
 
-/// What was said before the line got the lock is no reason for those who wait for its release.
+/// What was said before the local queue got the lock is no reason for those who wait for its
+/// release.
 #[test]
 fn what_the_nodes_said_before_the_lock_was_got_is_forgotten() {
     let mut scenario = Scenario::ready(3);

@@ -732,7 +732,7 @@ fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_queue_node() {
     assert!(s.drain().contains(&Acted::Close(queue_node)), "there is no such answer");
 }
 
-/// Where a line of its own alone is not told who waits, it does not ask for a second.
+/// Where a local queue of its own alone is not told who waits, it does not ask for a second.
 #[test]
 fn w13_line_does_not_count_where_it_cannot() {
     let mut s = queueing();
@@ -959,7 +959,7 @@ fn w7_without_others_it_tries_at_once() {
     assert!(sets(&s.drain()));
 }
 
-/// A lock that a line passes on within its turn was given up by no stranger.
+/// A lock that a local queue passes on within its turn was given up by no stranger.
 #[test]
 fn w7_locks_of_its_own_turn_are_no_strangers() {
     let mut s = queueing();
@@ -1025,8 +1025,8 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     assert!(sets(&s.drain()));
 }
 
-/// Who finds the lock free, and has seen no holder, takes it from no stranger: alone, a line that
-/// takes it again and again does not yield for ever.
+/// Who finds the lock free, and has seen no holder, takes it from no stranger: alone, a local queue
+/// that takes it again and again does not yield for ever.
 #[test]
 fn w7_who_is_alone_is_no_stranger_to_itself() {
     let mut s = queueing();
@@ -1453,7 +1453,8 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
     assert!(is_hastened(first) && !is_hastened(later), "{pauses:?}");
 }
 
-/// What one of a line was refused does not slow down the next, once the line has got the lock.
+/// What one of a local queue was refused does not slow down the next, once the local queue has got
+/// the lock.
 #[test]
 fn w11_looks_are_hastened_anew_after_a_grant() {
     let mut s = queueing();
@@ -1708,7 +1709,7 @@ fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
-/// Two of a line, of which the first has so little patience; the queue node; and both.
+/// Two of a local queue, of which the first has so little patience; the queue node; and both.
 fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
     let until = s.now.after(SHORT);
     let first = s.acquire(TTL, Patience::Until(until));
@@ -1721,7 +1722,7 @@ fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
     (queue_node, first, second)
 }
 
-/// Its round is cut off: what it was told is for the next of its line, which tries at once.
+/// Its round is cut off: what it was told is for the next of its local queue, which tries at once.
 #[test]
 fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
     for is_cancelled in [false, true] {
@@ -1812,7 +1813,7 @@ fn w12_places_that_are_left_are_forgotten() {
     assert_eq!(kept(&s), 0);
 }
 
-/// How many times in a row a line takes a lock that others wait for.
+/// How many times in a row a local queue takes a lock that others wait for.
 fn turns(others: i64) -> usize {
     let mut s = queueing();
     let (queue_node, mut lease) = {
@@ -1917,8 +1918,8 @@ fn w8_change_of_any_key_wakes_the_first_of_each() {
     assert_eq!(acted.iter().filter(|acted| matches!(acted, Acted::Set(..))).count(), 2);
 }
 
-/// Other clients may see another node as the queue node. A line that was alone in its own queue
-/// learns of them when it counts there, and tells them when its turn is over.
+/// Other clients may see another node as the queue node. A local queue that was alone in its own
+/// queue learns of them when it counts there, and tells them when its turn is over.
 #[test]
 fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     let mut s = queueing();
@@ -1963,7 +1964,8 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     panic!("its turn never ends");
 }
 
-/// A line that never met another client learns of those that wait from the count at the queue node.
+/// A local queue that never met another client learns of those that wait from the count at the
+/// queue node.
 #[test]
 fn w13_line_that_never_queued_counts_who_does() {
     let mut s = queueing();

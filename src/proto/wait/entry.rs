@@ -31,7 +31,7 @@ pub(super) const PLACE_NONE: u32 = 1_023;
 /// How long after a hand-on an engine does not try before it has queued up (W7).
 pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
 
-/// How many times in a row a line may take the lock that it has (W13).
+/// How many times in a row a local queue may take the lock that it has (W13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quota {
     /// It has not got the lock yet.
@@ -41,7 +41,7 @@ pub(crate) enum Quota {
     Left(u32),
 }
 
-/// Why a line has started a round (W11).
+/// Why a local queue has started a round (W11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartedBy {
     /// The client before it in the queue has released the lock.
@@ -75,9 +75,10 @@ pub(crate) struct QueueEntry {
     pub(super) watch: Watch,
     /// Why the last round was started, until its end.
     pub(super) last_round: Option<StartedBy>,
-    /// Whether its line has a round to make: the first was told to go, and its patience ended.
+    /// Whether its local queue has a round to make: the first was told to go, and its patience
+    /// ended.
     pub(super) has_to_ask: bool,
-    /// Whether the lock was seen to be held since its line had it.
+    /// Whether the lock was seen to be held since its local queue had it.
     pub(super) saw_held: bool,
 }
 
@@ -355,8 +356,8 @@ impl Watch {
         self.nodes().into_iter().for_each(|nodes| nodes.remove(node));
     }
 
-    /// The lock was seen to be free, others said so, or its line has it: watches may follow each
-    /// other again.
+    /// The lock was seen to be free, others said so, or its local queue has it: watches may follow
+    /// each other again.
     pub(super) fn end_pauses(&mut self) {
         self.fruitless = 0;
     }

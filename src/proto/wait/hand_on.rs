@@ -1,4 +1,4 @@
-//! How an entry goes on when its line has the lock, or gives it up (W7, W11, W13).
+//! How an entry goes on when its local queue has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
 use super::entry::{CROWD_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
@@ -11,9 +11,9 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
 
-/// How an entry goes on when its line has the lock, or no longer wants it.
+/// How an entry goes on when its local queue has the lock, or no longer wants it.
 impl LocalQueues {
-    /// The line has the lock (W11). A client that stood before it slept and is dropped.
+    /// The local queue has the lock (W11). A client that stood before it slept and is dropped.
     pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         let Some(number) = self.queues.entry_of(key) else {
             return;
@@ -38,7 +38,7 @@ impl LocalQueues {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             entry.turn = Quota::Left(others.min(TURN_MAX));
         }
-        // At a queue node where the line does not stand yet, no client is known to sleep.
+        // At a queue node where the local queue does not stand yet, no client is known to sleep.
         let listed_at =
             entry.seat.queue_node.filter(|queue_node| entry.seat.queue_nodes.contains(*queue_node));
         if let Some(queue_node) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
@@ -48,9 +48,9 @@ impl LocalQueues {
         }
     }
 
-    /// The line has lost its place to a visit, and waits behind the others.
-    pub(crate) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
-        if !self.line_up_behind(cx, key) {
+    /// The local queue has lost its place to a visit, and waits behind the others.
+    pub(crate) fn requeue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
+        if !self.requeue_behind(cx, key) {
             self.call_first(cx, key, token);
         }
     }
@@ -67,8 +67,8 @@ impl LocalQueues {
         // than the turns of those who wait.
         let is_counted = is_awaited || number.is_none() && self.queues.ends_row(key);
         let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) else {
-            // No other client is known to wait: count, if this line is about to take it again or
-            // has taken it many times.
+            // No other client is known to wait: count, if this local queue is about to take it
+            // again or has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
                 true if is_awaited => {
                     Hand { queue_nodes: self.counted_node(cx, key), ..Hand::NONE }
@@ -116,8 +116,8 @@ impl LocalQueues {
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
-    /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
-    /// whether its first waits there.
+    /// The lock was handed on: the local queue stands behind those who are told, or leaves (W13).
+    /// Returns whether its first waits there.
     pub(super) fn queue_after_release(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         // A row has ended: the answers say whether others wait.
         let Some(number) = self.queues.entry_of(key) else {
@@ -125,11 +125,12 @@ impl LocalQueues {
         };
         self.entries.remove(number);
         self.queues.set_entry(key, None);
-        self.line_up_behind(cx, key)
+        self.requeue_behind(cx, key)
     }
 
-    /// The line, which has no place, waits behind the others. Returns whether its first does.
-    pub(super) fn line_up_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
+    /// The local queue, which has no place, waits behind the others. Returns whether its first
+    /// does.
+    pub(super) fn requeue_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         self.queues.set_crowd(key, cx.now.after(CROWD_FOR), None);
         let first = self.queues.waiting_first(key).filter(|first| cx.now < first.give_up_at);
         if let Some(who) = first {
@@ -157,8 +158,9 @@ impl LocalQueues {
             };
             return;
         }
-        let is_line = self.queues.first_of(key).is_some() || self.queues.holder_of(key).is_some();
-        if left > 0 && is_line {
+        let is_local_queue =
+            self.queues.first_of(key).is_some() || self.queues.holder_of(key).is_some();
+        if left > 0 && is_local_queue {
             let mut entry = QueueEntry::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
             (entry.seat.queue_node, entry.turn) = (Some(node), Quota::Left(left));

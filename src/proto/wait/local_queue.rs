@@ -19,7 +19,7 @@ use crate::moment::Moment;
 use crate::proto::failure::Failure;
 use crate::proto::op_id::OpId;
 use crate::quorum::NodeSet;
-use crate::resource::{Key, Line};
+use crate::resource::{AskPolicy, Key};
 use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
@@ -87,7 +87,7 @@ struct Queue {
     /// Its locks since it last left the masters to others (W13).
     row: Row,
     /// Until then, clients that stand in no queue are believed to want the lock; and until when the
-    /// line leaves it to them.
+    /// local queue leaves it to them.
     strangers: Option<Moment>,
     yields: Option<Moment>,
     barred: Option<Box<Barred>>,
@@ -289,8 +289,8 @@ impl Queues {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
-    /// The lock is given up. If strangers are believed to want it, the line leaves it to them for a
-    /// stagger.
+    /// The lock is given up. If strangers are believed to want it, the local queue leaves it to
+    /// them for a stagger.
     pub(super) fn note_given_up(&mut self, cx: &Cx<'_>, key: &Key, token: LockToken) {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
@@ -302,26 +302,26 @@ impl Queues {
         }
     }
 
-    /// The line got the lock when one gave it up that told nobody.
+    /// The local queue got the lock when one gave it up that told nobody.
     pub(super) fn note_strangers(&mut self, now: Moment, key: &Key) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.strangers = Some(now.after(STRANGERS_FOR));
         }
     }
 
-    /// Until when the line leaves the lock to others, after it has had it (W7). Whose patience ends
-    /// before that does not.
+    /// Until when the local queue leaves the lock to others, after it has had it (W7). Whose
+    /// patience ends before that does not.
     pub(super) fn yields_until(&self, now: Moment, key: &Key, who: WaitingOp) -> Option<Moment> {
         self.by_key.get(key)?.yields_until(now, who)
     }
 
-    /// The line looks for others. Returns how often it did before.
+    /// The local queue looks for others. Returns how often it did before.
     pub(super) fn note_look(&mut self, key: &Key) -> usize {
         self.by_key.get_mut(key).map_or(0, |queue| queue.row.note_look())
     }
 
-    /// Whether the line has taken the lock so often in a row that it is time to look whether others
-    /// wait for it (W13). Then a new row begins.
+    /// Whether the local queue has taken the lock so often in a row that it is time to look whether
+    /// others wait for it (W13). Then a new row begins.
     pub(super) fn ends_row(&mut self, key: &Key) -> bool {
         self.by_key.get_mut(key).is_some_and(|queue| queue.row.end_if_long(TURN_MAX))
     }
@@ -517,7 +517,7 @@ impl LocalQueues {
     /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
     /// be that of a share, and notify no waiter.
     pub(crate) fn leave_held(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
-        if key.row().line != Line::AllAsk {
+        if key.row().ask_policy != AskPolicy::All {
             return;
         }
         for alone in key.alone() {
@@ -547,7 +547,7 @@ mod tests {
     use crate::resource::Resource;
 
     #[test]
-    fn lines_that_nobody_stands_in_are_not_kept_for_ever() {
+    fn idle_queues_are_removed() {
         let mut queues = Queues::new(7);
         let (deadline, token) = (Moment::from_nanos(10), LockToken::from_random([1; 20]));
         for i in 0..2 * QUEUES_TIDY {

@@ -84,7 +84,7 @@ pub(crate) enum WaitOrder {
 pub(crate) struct Hand {
     pub(super) queue_nodes: NodeSet,
     pub(super) tell: Tell,
-    /// The visit that asks for the lock before the line does.
+    /// The visit that asks for the lock before the local queue does.
     visit: Option<u32>,
 }
 
@@ -98,8 +98,8 @@ impl Hand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterRelease {
     Nothing,
-    /// Call [`WaitQueues::line_up`].
-    LineUp,
+    /// Call [`WaitQueues::requeue`].
+    Requeue,
 }
 
 /// Counters of waits, as in [`Stats`](super::Stats).

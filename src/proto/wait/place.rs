@@ -1,6 +1,6 @@
-//! Waiting without polling (W1 to W14): the first of a line whose round was refused queues up on
-//! one of the masters, and sleeps until it is told that its turn has come, or sees that the lock is
-//! free.
+//! Waiting without polling (W1 to W14): the first of a local queue whose round was refused queues
+//! up on one of the masters, and sleeps until it is told that its turn has come, or sees that the
+//! lock is free.
 //!
 //! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
 //! when an ordinary round of acquisition starts.
@@ -15,7 +15,7 @@ use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 
-/// The entry of a line's first.
+/// The entry of a local queue's first.
 impl LocalQueues {
     /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
     /// acquisition waits in a queue. If not, it waits for a random delay (R9).
@@ -43,8 +43,8 @@ impl LocalQueues {
         self.take_place(cx, who, number)
     }
 
-    /// The next of a line waits in the place of the one before it, or behind a crowd (W7, W12).
-    /// Returns whether it waits in a queue.
+    /// The next of a local queue waits in the place of the one before it, or behind a crowd (W7,
+    /// W12). Returns whether it waits in a queue.
     pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) -> bool {
         if !self.desk.is_on() {
             return false;
@@ -63,10 +63,10 @@ impl LocalQueues {
         }
     }
 
-    /// The acquisition is now the first of its line, which has this entry (W12). If the one before
-    /// it was waiting there, the place and the watches stay as they are. If that one was about to
-    /// try, this one tries, because no second message says that the lock is free. Returns whether
-    /// it goes on from there.
+    /// The acquisition is now the first of its local queue, which has this entry (W12). If the one
+    /// before it was waiting there, the place and the watches stay as they are. If that one was
+    /// about to try, this one tries, because no second message says that the lock is free. Returns
+    /// whether it goes on from there.
     pub(super) fn inherit(
         &mut self,
         cx: &mut Cx<'_>,
@@ -88,8 +88,8 @@ impl LocalQueues {
         true
     }
 
-    /// The round of a line's first is cut off when its patience ends: the next one is to try in
-    /// its place.
+    /// The round of a local queue's first is cut off when its patience ends: the next one is to try
+    /// in its place.
     pub(crate) fn cut_off(&mut self, key: &Key) {
         let number = self.queues.entry_of(key);
         if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
@@ -218,15 +218,15 @@ impl LocalQueues {
         }
     }
 
-    /// The first of the line wakes up when something is due for its entry.
+    /// The first of the local queue wakes up when something is due for its entry.
     pub(super) fn set_entry_timer(&mut self, number: u32) {
         if let Some(who) = self.waiting_at(number) {
             self.desk.sleep_until(who, self.entries.entry(number).due());
         }
     }
 
-    /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
-    /// due is done.
+    /// The timer of a local queue's first has fired. Returns whether it stands in a queue; then
+    /// what was due is done.
     pub(super) fn handle_entry_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         let Some(number) = self.queues.entry_of(key) else {
             return false;
@@ -302,7 +302,7 @@ impl LocalQueues {
 
 /// How a place is left.
 impl LocalQueues {
-    /// The key's line has no use for its places (W12).
+    /// The key's local queue has no use for its places (W12).
     pub(crate) fn leave_entry_of(&mut self, cx: &Cx<'_>, key: &Key) {
         if let Some(number) = self.queues.entry_of(key) {
             self.leave_entry(cx, number);
@@ -319,7 +319,7 @@ impl LocalQueues {
         }
     }
 
-    /// The line's place at its queue node goes to a visit. Returns the queue node.
+    /// The local queue's place at its queue node goes to a visit. Returns the queue node.
     pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
         let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
         self.queues.set_entry(&key, None);
@@ -329,7 +329,8 @@ impl LocalQueues {
         seat.queue_node
     }
 
-    /// A visit leaves the place that was the line's: the line has its next turn behind the others.
+    /// A visit leaves the place that was the local queue's: the local queue has its next turn
+    /// behind the others.
     pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, queue_node: usize) {
         let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
             return;

@@ -20,7 +20,7 @@ use crate::proto::request::WaitCommand;
 use crate::proto::status::QueueSupport;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
-use crate::resource::{Key, Line, QueueOf};
+use crate::resource::{AskPolicy, Key, QueueOf};
 use crate::token::LockToken;
 
 /// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
@@ -44,7 +44,7 @@ const LOOKS_MAX: usize = 4;
 struct Visit {
     key: Key,
     /// The acquisitions that wait for it, and which of them may share the lock.
-    members: Vec<(OpId, Line)>,
+    members: Vec<(OpId, AskPolicy)>,
     queue_node: Option<usize>,
     /// The last place that it was told.
     place: Option<u32>,
@@ -63,10 +63,10 @@ struct Visit {
     left_out: LeftOut,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
-    /// Plain locks that this engine's line has released since one of these was last let in.
+    /// Plain locks that this engine's local queue has released since one of these was last let in.
     passed_by: u32,
-    /// Whether its place was that of the line, whose turn was over.
-    was_the_lines: bool,
+    /// Whether its place was that of the local queue, whose turn was over.
+    is_inherited: bool,
 }
 
 /// The nodes where it takes no place. With all of them left out, it begins again.
@@ -164,7 +164,7 @@ impl Visits {
 
     /// The acquisition waits for this key from now on, behind the others that wait here. Returns
     /// whether it has a place.
-    fn join(&mut self, now: Moment, number: u32, key: &Key, who: (OpId, Line)) -> bool {
+    fn join(&mut self, now: Moment, number: u32, key: &Key, who: (OpId, AskPolicy)) -> bool {
         self.open.retain(|other, visit| *other == number || visit.is_needed(now));
         if !self.open.contains_key(&number) && self.open.len() >= VISITS_MAX {
             return false;
@@ -183,7 +183,7 @@ impl Visits {
             left_out: LeftOut::default(),
             crowd_until: None,
             passed_by: 0,
-            was_the_lines: false,
+            is_inherited: false,
         });
         visit.members.retain(|other| *other != who);
         let has_room = visit.members.len() < MEMBERS_MAX;
@@ -224,12 +224,12 @@ impl Visits {
     /// Those to try now, of whom only the first may take what cannot be shared.
     fn to_try(&self, number: u32) -> Vec<OpId> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
-        let Some((first, line)) = members.first() else {
+        let Some((first, ask_policy)) = members.first() else {
             return Vec::new();
         };
-        match line {
-            Line::AllAsk => {
-                let shared = members.iter().filter(|(_, line)| *line == Line::AllAsk);
+        match ask_policy {
+            AskPolicy::All => {
+                let shared = members.iter().filter(|(_, ask_policy)| *ask_policy == AskPolicy::All);
                 shared.map(|(id, _)| *id).collect()
             }
             _ => vec![*first],
@@ -245,11 +245,11 @@ impl Visits {
     }
 
     /// The queue has moved on: its place is where this says, if any. Returns the queue node to
-    /// leave, and whether the place was the line's.
+    /// leave, and whether the place was the local queue's.
     fn leave_queue_node(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
         (visit.is_listed, visit.is_told, visit.place) = (false, false, None);
-        visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.was_the_lines)))
+        visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.is_inherited)))
     }
 
     /// The acquisition waits no longer. Returns whether the place is of no use now.
@@ -260,10 +260,12 @@ impl Visits {
         visit.members.retain(|(other, _)| *other != who.0);
         if got.is_some() {
             visit.in_vain = 0;
-            let (line, is_told_slot) = (who.1.row().line, visit.key == who.1.undone());
+            let (ask_policy, is_told_slot) = (who.1.row().ask_policy, visit.key == who.1.undone());
             // Others may share it, or take the slot that it was told of: they need not wait until
             // it is released.
-            if visit.is_told && (line == Line::OneAsks || line == Line::EachAsks && is_told_slot) {
+            if visit.is_told
+                && (ask_policy == AskPolicy::One || ask_policy == AskPolicy::Each && is_told_slot)
+            {
                 (visit.held, visit.is_told) = (got, false);
                 return false;
             }
@@ -281,13 +283,13 @@ impl Visits {
         Some(*number)
     }
 
-    /// A line of this many plain locks releases one. Returns the visit that comes before the next:
-    /// of so many that wait in this engine, each gets its turn.
-    fn note_passed_by(&mut self, key: &Key, line: usize) -> Option<u32> {
+    /// A local queue of this many plain locks releases one. Returns the visit that comes before the
+    /// next: of so many that wait in this engine, each gets its turn.
+    fn note_passed_by(&mut self, key: &Key, waiting_here: usize) -> Option<u32> {
         let number = self.number_of(key)?;
         let visit = self.open.get_mut(&number).filter(|visit| !visit.members.is_empty())?;
         visit.passed_by = visit.passed_by.saturating_add(1);
-        let turns = line.min(TURN_MAX as usize).div_ceil(visit.members.len());
+        let turns = waiting_here.min(TURN_MAX as usize).div_ceil(visit.members.len());
         (visit.passed_by as usize >= turns).then_some(number)
     }
 
@@ -427,7 +429,7 @@ impl WaitQueues {
         if !self.local.desk.is_on() {
             return None;
         }
-        let (line, queue) = (key.row().line, key.row().queue);
+        let (ask_policy, queue) = (key.row().ask_policy, key.row().queue);
         let before = self.visits.visit_of(id);
         self.visits.forget_look(id);
         let plain = match (before, queue) {
@@ -439,7 +441,7 @@ impl WaitQueues {
             self.leave_to_others(cx, before, (id, key), None);
         }
         let number = number.unwrap_or_else(|| self.local.entries.number());
-        if !self.visits.join(cx.now, number, &plain, (id, line)) {
+        if !self.visits.join(cx.now, number, &plain, (id, ask_policy)) {
             return None;
         }
         let refused = self.visits.note_refused(cx.now, number);
@@ -473,7 +475,7 @@ impl WaitQueues {
             ask_at = cx.now.after(stagger);
         }
         let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.entries.number());
-        if !self.visits.join(cx.now, number, &plain, (id, key.row().line)) {
+        if !self.visits.join(cx.now, number, &plain, (id, key.row().ask_policy)) {
             return false;
         }
         if let Some(look) = look {
@@ -495,8 +497,8 @@ impl WaitQueues {
         true
     }
 
-    /// Asks the queue node for a place, or whether one can wait there. A line of plain locks of
-    /// this engine needs the place itself.
+    /// Asks the queue node for a place, or whether one can wait there. A local queue of plain locks
+    /// of this engine needs the place itself.
     pub(super) fn queue_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
@@ -606,7 +608,8 @@ impl WaitQueues {
         }
     }
 
-    /// A message about a key that no line of plain locks waits for. Returns whether a visit does.
+    /// A message about a key that no local queue of plain locks waits for. Returns whether a visit
+    /// does.
     pub(super) fn tell_visit(
         &mut self,
         cx: &mut Cx<'_>,
@@ -666,22 +669,23 @@ impl WaitQueues {
         self.local.desk.orders.push_back(WaitOrder::Start(who.id));
     }
 
-    /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
-    /// the line has the engine's place on the masters, and nothing else would let the visit in.
+    /// This engine's local queue releases a plain lock. Returns the visit that asks before the
+    /// local queue does: the local queue has the engine's place on the masters, and nothing else
+    /// would let the visit in.
     pub(super) fn visit_due(&mut self, key: &Key) -> Option<u32> {
         if self.visits.open.is_empty() {
             return None;
         }
         // The acquisition that releases it might come back.
         let waiting = usize::from(self.local.queues.first_of(key).is_some());
-        let line = 1 + waiting + self.local.queues.others_of(key);
-        let number = self.visits.note_passed_by(key, line)?;
+        let waiting_here = 1 + waiting + self.local.queues.others_of(key);
+        let number = self.visits.note_passed_by(key, waiting_here)?;
         let waits = |id: &OpId| self.visits.waiting.contains_key(id);
         self.visits.to_try(number).iter().any(waits).then_some(number)
     }
 
-    /// The lock is released, and this visit asks for it next. If the line's turn is over, its place
-    /// is the visit's from now on.
+    /// The lock is released, and this visit asks for it next. If the local queue's turn is over,
+    /// its place is the visit's from now on.
     pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Key) -> AfterRelease {
         let entry = self.local.queues.entry_of(key);
         let is_turn_over =
@@ -695,12 +699,12 @@ impl WaitQueues {
             visit.passed_by = 0;
             if let Some(queue_node) = place {
                 (visit.queue_node, visit.place) = (Some(queue_node), Some(0));
-                (visit.is_listed, visit.is_told, visit.was_the_lines) = (true, true, true);
+                (visit.is_listed, visit.is_told, visit.is_inherited) = (true, true, true);
             }
         }
         self.try_visit(cx, number);
         if is_turn_over {
-            return AfterRelease::LineUp;
+            return AfterRelease::Requeue;
         }
         if self.local.queues.first_of(key).is_none() {
             self.local.leave_entry_of(cx, key);
@@ -758,10 +762,10 @@ impl WaitQueues {
         }
     }
 
-    /// The place goes to the next, but not if a line of plain locks of this engine stands there: it
-    /// keeps the place, or queues up behind the others if its turn was over.
+    /// The place goes to the next, but not if a local queue of plain locks of this engine stands
+    /// there: it keeps the place, or queues up behind the others if its turn was over.
     pub(super) fn leave_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some((queue_node, was_the_lines)) = self.visits.leave_queue_node(number) else {
+        let Some((queue_node, is_inherited)) = self.visits.leave_queue_node(number) else {
             return;
         };
         let Some(key) = self.visits.key_of(number).cloned() else {
@@ -769,7 +773,7 @@ impl WaitQueues {
         };
         match self.local.queues.entry_of(&key) {
             None => self.local.step_aside(cx, queue_node, key, Step::Out),
-            Some(entry) if was_the_lines => self.local.queue_up_again(cx, entry, queue_node),
+            Some(entry) if is_inherited => self.local.queue_up_again(cx, entry, queue_node),
             Some(_) => {}
         }
     }

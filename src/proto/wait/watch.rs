@@ -38,7 +38,7 @@ impl LocalQueues {
         self.set_entry_timer(number);
     }
 
-    /// The queue node of a line has told the place, and how long the lock lives there (W5).
+    /// The queue node of a local queue has told the place, and how long the lock lives there (W5).
     pub(super) fn handle_place(
         &mut self,
         cx: &mut Cx<'_>,

@@ -284,7 +284,7 @@ impl WaitQueues {
         self.local.queues.note_given_up(cx, key, token);
         let goes_on = match hand.visit {
             Some(visit) => match self.let_in(cx, visit, key) {
-                AfterRelease::LineUp => return AfterRelease::LineUp,
+                AfterRelease::Requeue => return AfterRelease::Requeue,
                 AfterRelease::Nothing => true,
             },
             None => hand.tell == Tell::Nobody || !self.local.queue_after_release(cx, key),

@@ -21,55 +21,56 @@ const WAITERS_MAX: u32 = 4;
 const TURNS: u32 = 3;
 const HOLD_MAX: u64 = MILLI;
 const PATIENCE: u64 = 100 * SECOND;
-/// How many locks the line may get while the other one waits in a queue: what it takes to see the
-/// other one, and a whole row.
+/// How many locks the local queue may get while the other one waits in a queue: what it takes to
+/// see the other one, and a whole row.
 const ROW_MAX: u32 = 36;
-/// The same if that one waits elsewhere: when it is told, the line asks at its own queue node, and
-/// may come first a few times.
+/// The same if that one waits elsewhere: when it is told, the local queue asks at its own queue
+/// node, and may come first a few times.
 const ROWS_MAX: u32 = 120;
-/// The same if the line may not wait where the other one does. It sees it by counting at each node
-/// in turn: three rows.
+/// The same if the local queue may not wait where the other one does. It sees it by counting at
+/// each node in turn: three rows.
 const BARRED_MAX: u32 = 64;
-/// All is over after so many locks of the line, whoever has lacked votes meanwhile.
+/// All is over after so many locks of the local queue, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
 
 /// Where the other client waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In the line's queue.
+    /// In the local queue's queue.
     Behind,
-    /// At another queue node: that of the line refuses its connections.
+    /// At another queue node: that of the local queue refuses its connections.
     Elsewhere,
-    /// At a queue node that the line may not use: there, it may not subscribe to its channel.
+    /// At a queue node that the local queue may not use: there, it may not subscribe to its
+    /// channel.
     Barred,
 }
 
 const PLACES: [Place; 3] = [Place::Behind, Place::Elsewhere, Place::Barred];
 
-/// A line and another client.
+/// A local queue and another client.
 pub struct Rows {
     line: usize,
     other: usize,
-    /// How many waiters the line is to have.
+    /// How many waiters the local queue is to have.
     waiters: u32,
-    /// Where the other client is to wait, and the line's first queue node.
+    /// Where the other client is to wait, and the local queue's first queue node.
     place: Place,
     queue_node: Option<usize>,
-    /// The node that refuses the other client, or the line's channel, and until when.
+    /// The node that refuses the other client, or the local queue's channel, and until when.
     shut: Option<(usize, u64)>,
-    /// How many locks the other client has got, and how many the line since that one waits.
+    /// How many locks the other client has got, and how many the local queue since that one waits.
     turns: u32,
     row: u32,
     /// In how many queues the other client had stood before it came.
     queued: u64,
-    /// Whether the line has met it.
+    /// Whether the local queue has met it.
     has_begun: bool,
-    /// How many locks the line may still get.
+    /// How many locks the local queue may still get.
     left: u32,
 }
 
 impl World {
-    /// A line takes a lock again and again, and another client wants it.
+    /// A local queue takes a lock again and again, and another client wants it.
     pub fn wait_behind_rows(&mut self) {
         let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
         let is_wanted = self.plan.waits && !is_odd && self.plan.max_ttl >= TTL;
@@ -112,7 +113,7 @@ impl World {
                 return;
             };
             rows.queue_node = rows.queue_node.or(queue_node);
-            // It comes again when the line has the lock.
+            // It comes again when the local queue has the lock.
             if client == rows.other && rows.turns == 1 {
                 return;
             }
@@ -145,7 +146,7 @@ impl World {
             if rows.turns > 1 {
                 return self.queue.push(self.now + hold, Event::Rows(client));
             }
-            // The line comes, and stands in a queue before it is given back.
+            // The local queue comes, and stands in a queue before it is given back.
             for waiter in 0..u64::from(rows.waiters) {
                 self.queue.push(self.now + (1 + waiter) * way / 4, Event::Rows(line));
             }
