@@ -541,7 +541,7 @@ pub enum Reply {
     /// The server must not vote for this long.
     NoVote(Duration),
     /// A position in a queue, and the expiry of the lock's key.
-    Place {
+    Position {
         /// The number of clients ahead.
         position: u32,
         /// The expiry of the lock's key.
@@ -591,7 +591,7 @@ pub enum Shape {
     /// The same, or the free slots.
     VoteOfSlot,
     /// A position in a queue.
-    Place,
+    Position,
     /// The expiry of a key.
     Expiry,
     /// The result of a release at a queue node.

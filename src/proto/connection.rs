@@ -45,7 +45,7 @@ impl Engine {
         let at = &mut self.nodes[node];
         match event {
             NodeEvent::Elected { master_for } => at.guard.elected(master_for),
-            NodeEvent::Located(place) => at.link.place = Some(place.into()),
+            NodeEvent::Located(endpoint) => at.link.endpoint = Some(endpoint.into()),
             NodeEvent::Trying(address) => at.link.tried.push(address.into()),
             NodeEvent::Foreign(said) => at.keep_foreign(said),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
@@ -463,7 +463,7 @@ impl Engine {
             return;
         }
         self.stats.disconnected += 1;
-        self.waits.forget_places_left(&self.nodes, node);
+        self.waits.forget_step_outs(&self.nodes, node);
         self.nodes.fail(now, node, outcome, self.entropy.next_u64());
         self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         self.give_up_lost(now, node);

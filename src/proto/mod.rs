@@ -738,7 +738,7 @@ impl Engine {
     /// queue node; `None` if it does not wait in a queue.
     pub fn place(&self, id: OpId) -> Option<u32> {
         let (op, _) = self.operations.patience_of(id)?;
-        self.waits.local.place_of(self.key_of(op)?)
+        self.waits.local.position_of(self.key_of(op)?)
     }
 
     #[inline(always)]

@@ -39,7 +39,7 @@ impl Request {
         match self {
             Request::Round(_, shape) | Request::Trialled(_, shape) => shape,
             Request::HandOn(_) => Shape::HandedOn,
-            Request::Wait(WaitCommand::QueueUp(_)) => Shape::Place,
+            Request::Wait(WaitCommand::QueueUp(_)) => Shape::Position,
             Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
             Request::About(Question::Handshake(HandshakeStep::Probe)) => Shape::Missing,
             Request::About(_) | Request::Raise(_) | Request::Kill(_) | Request::Wait(_) => {

@@ -6,7 +6,7 @@ use crate::outcome::ServerCommand;
 use crate::proto::{Expiry, Reason, Reply, Shape};
 use crate::slots::Slots;
 
-/// `queue_up.lua` answers with the place times 2 to this power, and the key's `PTTL` plus two.
+/// `queue_up.lua` answers with the position times 2 to this power, and the key's `PTTL` plus two.
 const POSITION_SHIFT: u32 = 40;
 const PTTL_OFFSET: i64 = 2;
 /// Scripts that take other kinds of lock say from this number on why they do not.
@@ -31,7 +31,7 @@ fn known(number: i64, shape: Shape) -> Option<Reply> {
         (Shape::VoteOfSlot, REASON_FIRST..) => {
             Reply::Refused(Reason::Free(Slots((number - REASON_FIRST).unsigned_abs())))
         }
-        (Shape::Place, 0..) => Reply::Place {
+        (Shape::Position, 0..) => Reply::Position {
             position: u32::try_from(number >> POSITION_SHIFT).ok()?,
             expiry: expiry((number & ((1 << POSITION_SHIFT) - 1)) - PTTL_OFFSET)?,
         },
@@ -64,7 +64,7 @@ mod tests {
         let no_vote = |millis| Some(Reply::NoVote(Duration::from_millis(millis)));
         let held = |index| Some(Reply::Refused(Reason::Held(index)));
         let free = |bits| Some(Reply::Refused(Reason::Free(Slots(bits))));
-        let place = |position, expiry| Some(Reply::Place { position, expiry });
+        let position = |position, expiry| Some(Reply::Position { position, expiry });
         let handed_on = |released, waiting| Some(Reply::HandedOn { released, waiting });
         let after = |millis| Expiry::In(Duration::from_millis(millis));
         let (last, most) = ((1 << POSITION_SHIFT) - 3, i64::MAX as u64);
@@ -83,12 +83,12 @@ mod tests {
             (Shape::VoteOfSlot, 2, free(0)),
             (Shape::VoteOfSlot, 7, free(5)),
             (Shape::VoteOfSlot, -7, no_vote(7)),
-            (Shape::Place, -1, None),
-            (Shape::Place, 0, place(0, Expiry::Absent)),
-            (Shape::Place, 1, place(0, Expiry::Never)),
-            (Shape::Place, 2, place(0, after(0))),
-            (Shape::Place, (1_023 << 40) + 10_002, place(1_023, after(10_000))),
-            (Shape::Place, i64::MAX, place((1 << 23) - 1, after(last))),
+            (Shape::Position, -1, None),
+            (Shape::Position, 0, position(0, Expiry::Absent)),
+            (Shape::Position, 1, position(0, Expiry::Never)),
+            (Shape::Position, 2, position(0, after(0))),
+            (Shape::Position, (1_023 << 40) + 10_002, position(1_023, after(10_000))),
+            (Shape::Position, i64::MAX, position((1 << 23) - 1, after(last))),
             (Shape::Expiry, -3, None),
             (Shape::Expiry, -2, Some(Reply::Expiry(Expiry::Absent))),
             (Shape::Expiry, -1, Some(Reply::Expiry(Expiry::Never))),
@@ -108,7 +108,7 @@ mod tests {
             let expected = expected.unwrap_or_else(|| reply.clone());
             assert_eq!(meaning(reply, || shape), expected, "{shape:?} {number}");
         }
-        assert_eq!(meaning(Reply::Nil, || Shape::Place), Reply::Nil);
+        assert_eq!(meaning(Reply::Nil, || Shape::Position), Reply::Nil);
     }
 
     #[test]

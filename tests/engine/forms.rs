@@ -745,8 +745,8 @@ fn k9_line_of_the_same_client_lets_others_in() {
     }
 }
 
-/// K9: if the turn of that line is over, the other kind has its place, and the next client is told
-/// when that lock is released. The local queue queues up behind it.
+/// K9: if the turn of that line is over, the other kind has its position, and the next client is
+/// told when that lock is released. The local queue queues up behind it.
 #[test]
 fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     let mut scenario = queueing();
@@ -760,8 +760,8 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     scenario.replies(ALL, NO);
     scenario.allow_waits(queue_node);
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    let place = |place: i64| Reply::Integer((place << 40) + 10_002);
-    scenario.reply(queue_node, place(1));
+    let position = |position: i64| Reply::Integer((position << 40) + 10_002);
+    scenario.reply(queue_node, position(1));
     scenario.tell(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
@@ -783,7 +783,7 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
         [Acted::Wait(queue_node, Waits::QueueUp)],
         "it does not come first"
     );
-    scenario.reply(queue_node, place(0));
+    scenario.reply(queue_node, position(0));
     scenario.drain();
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
@@ -792,7 +792,7 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
-/// Takes locks without a pause until the engine asks for a place before it asks for another.
+/// Takes locks without a pause until the engine asks for a position before it asks for another.
 /// Returns how many it took, and where the engine looks.
 fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
     for count in 0..100 {
@@ -805,7 +805,8 @@ fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
     panic!("it takes locks for ever");
 }
 
-/// Where the engine asks for a place, unless it asks for the lock. It leaves a place before that.
+/// Where the engine asks for a position, unless it asks for the lock. It leaves a position before
+/// that.
 fn looks(scenario: &mut Scenario) -> Option<usize> {
     let mut queue_node = None;
     for acted in scenario.drain() {
@@ -954,30 +955,30 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
 /// K9: one that is far back asks no sooner than those before it may have had their turn.
 #[test]
 fn k9_place_that_is_far_back_puts_the_first_question_off() {
-    let at = |place: i64| Reply::Integer((place << 40) + 10_002);
-    for (place, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
+    let at = |position: i64| Reply::Integer((position << 40) + 10_002);
+    for (position, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
         let mut scenario = queueing();
         let (_, queue_node) = row(&mut scenario, &alone());
-        scenario.reply(queue_node, at(place));
+        scenario.reply(queue_node, at(position));
         let stagger = ASKED_AFTER / 8;
         scenario.pass(stagger * (after - 1));
-        assert_eq!(scenario.drain(), [], "{place}");
+        assert_eq!(scenario.drain(), [], "{position}");
         scenario.pass(stagger);
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{place}");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{position}");
     }
 }
 
-/// K9: one that has asked already is held up by no place.
+/// K9: one that has asked already is held up by no position.
 #[test]
 fn k9_place_that_is_far_back_puts_no_later_question_off() {
-    let asks_after = |place: i64| {
+    let asks_after = |position: i64| {
         let mut scenario = queueing();
         wait(&mut scenario, alone(), 100 * SECOND);
         scenario.drain();
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
         scenario.replies(ALL, NO);
-        follow(&mut scenario, acted, Reply::Integer((place << 40) + 10_002));
+        follow(&mut scenario, acted, Reply::Integer((position << 40) + 10_002));
         let mut after = 0;
         while scenario.drain().is_empty() {
             scenario.pass(MS);
@@ -1019,12 +1020,12 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
 /// K9: while it looks at another key, it is in the way of no others.
 #[test]
 fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
-    for place in [Reply::Integer(0), Reply::Integer((1 << 40) + 10_002)] {
+    for position in [Reply::Integer(0), Reply::Integer((1 << 40) + 10_002)] {
         let mut scenario = queueing();
         let (_, queue_node) = row(&mut scenario, &set());
-        scenario.reply(queue_node, place.clone());
+        scenario.reply(queue_node, position.clone());
         let acted = scenario.drain();
-        assert_eq!(acted[0], Acted::Wait(queue_node, Waits::StepOut(Step::Out)), "{place:?}");
+        assert_eq!(acted[0], Acted::Wait(queue_node, Waits::StepOut(Step::Out)), "{position:?}");
         assert!(matches!(acted[1..], [Acted::Wait(..)]), "{acted:?}");
     }
 }
@@ -1059,8 +1060,8 @@ fn k9_rows_of_sets_look_at_four_keys_each() {
             queue_node = row(&mut scenario, &many).1;
             for at in 0..4 {
                 let is_found = number == rows && at == others_at;
-                let place = if is_found { others.clone() } else { NO };
-                scenario.reply(queue_node, place);
+                let position = if is_found { others.clone() } else { NO };
+                scenario.reply(queue_node, position);
                 queue_node = looks(&mut scenario).unwrap_or(queue_node);
             }
             if number < rows {
@@ -1103,14 +1104,14 @@ fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
 /// K9: where the key is absent, the first in its queue asks, and all others wait to be told.
 #[test]
 fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
-    for (place, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
+    for (position, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
         let mut scenario = slow_to_ask();
         let queue_node = standing(&mut scenario, alone());
         scenario.tell(queue_node, "or");
         assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        scenario.reply(queue_node, Reply::Integer((place << 40) + left));
+        scenario.reply(queue_node, Reply::Integer((position << 40) + left));
         scenario.pass(2 * MS);
-        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{place}, {left}");
+        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{position}, {left}");
     }
 }
 
@@ -1118,14 +1119,14 @@ fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
 #[test]
 fn k9_sets_join_the_queues_of_their_keys_in_turn() {
     let mut scenario = queueing();
-    let place = Reply::Integer((1 << 40) + 10_002);
+    let position = Reply::Integer((1 << 40) + 10_002);
     let mut nodes = Vec::new();
     for index in [1, 2] {
         let id = wait(&mut scenario, set(), 100 * SECOND);
         let mut acted = scenario.drain();
         // The second one queues up behind the first before it asks.
         if !matches!(acted[..], [Acted::Take(..)]) {
-            follow(&mut scenario, acted, place.clone());
+            follow(&mut scenario, acted, position.clone());
             scenario.pass(ASKED_AFTER);
             acted = scenario.drain();
         }
@@ -1133,16 +1134,16 @@ fn k9_sets_join_the_queues_of_their_keys_in_turn() {
         scenario.replies(ALL, Reply::Integer(1 + index));
         let acted = scenario.drain();
         scenario.replies(ALL, NO);
-        nodes.extend(follow(&mut scenario, acted, place.clone()).1);
+        nodes.extend(follow(&mut scenario, acted, position.clone()).1);
         let _ = scenario.engine.cancel(scenario.now, id);
         let acted = scenario.drain();
-        follow(&mut scenario, acted, place.clone());
+        follow(&mut scenario, acted, position.clone());
     }
     // Each is of a local queue of its own.
     for keys in [&["a", "b"][..], &["a", "b", "c"]] {
         wait(&mut scenario, Resource::all(keys).unwrap(), 100 * SECOND);
         let acted = scenario.drain();
-        assert_eq!(follow(&mut scenario, acted, place.clone()).1.len(), 1);
+        assert_eq!(follow(&mut scenario, acted, position.clone()).1.len(), 1);
     }
     for (key, node) in ["ga", "gb"].into_iter().zip(nodes) {
         scenario.tell(node, key);
@@ -1187,7 +1188,7 @@ fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
     assert_eq!(looks(&mut scenario), Some(seen_at), "not at {home}, where it has seen none");
 }
 
-/// K9: a look ends when its acquisition asks: a late answer is about the place alone.
+/// K9: a look ends when its acquisition asks: a late answer is about the position alone.
 #[test]
 fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
     let mut scenario = queueing();
@@ -1202,7 +1203,7 @@ fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
     assert_eq!(scenario.drain(), []);
 }
 
-/// K9: the same, of a set that waits for another key now: another acquisition keeps the place.
+/// K9: the same, of a set that waits for another key now: another acquisition keeps the position.
 #[test]
 fn k9_late_answer_to_a_look_takes_no_place_from_another() {
     let mut scenario = slow_to_ask();
@@ -1324,9 +1325,9 @@ fn k9_who_stands_alone_looks_for_others_at_another_node() {
     assert!(queue_nodes.len() > 1, "{queue_nodes:?}");
 }
 
-/// Its next round is refused. Says which queues it then leaves, and where it asks for a place: it
-/// is told that it is at this one, and that the lock is held.
-fn refused_once_more(scenario: &mut Scenario, place: i64) -> (Vec<usize>, Vec<usize>) {
+/// Its next round is refused. Says which queues it then leaves, and where it asks for a position:
+/// it is told that it is at this one, and that the lock is held.
+fn refused_once_more(scenario: &mut Scenario, position: i64) -> (Vec<usize>, Vec<usize>) {
     let mut acted = scenario.drain();
     if !acted.iter().any(|acted| matches!(acted, Acted::Take(..))) {
         scenario.pass(SECOND);
@@ -1337,11 +1338,11 @@ fn refused_once_more(scenario: &mut Scenario, place: i64) -> (Vec<usize>, Vec<us
     let acted = scenario.drain();
     assert!(matches!(acted[0], Acted::Release(..)), "{acted:?}");
     scenario.replies(ALL, NO);
-    follow(scenario, acted, Reply::Integer((place << 40) + 10_002))
+    follow(scenario, acted, Reply::Integer((position << 40) + 10_002))
 }
 
 /// Answers what is asked about places in queues.
-fn follow(scenario: &mut Scenario, acted: Vec<Acted>, place: Reply) -> (Vec<usize>, Vec<usize>) {
+fn follow(scenario: &mut Scenario, acted: Vec<Acted>, position: Reply) -> (Vec<usize>, Vec<usize>) {
     let (mut left, mut joined) = (Vec::new(), Vec::new());
     for acted in acted {
         match acted {
@@ -1349,11 +1350,11 @@ fn follow(scenario: &mut Scenario, acted: Vec<Acted>, place: Reply) -> (Vec<usiz
                 scenario.allow_waits(node);
                 assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
                 joined.push(node);
-                scenario.reply(node, place.clone());
+                scenario.reply(node, position.clone());
             }
             Acted::Wait(node, Waits::QueueUp) => {
                 joined.push(node);
-                scenario.reply(node, place.clone());
+                scenario.reply(node, position.clone());
             }
             Acted::Wait(node, Waits::StepOut(Step::Out)) => {
                 left.push(node);
@@ -1381,7 +1382,7 @@ fn k9_who_stands_alone_returns_between_two_other_nodes() {
     assert!(queue_nodes.starts_with(&expected), "{queue_nodes:?}");
 }
 
-/// K9: where there is no other node, it keeps its place before those who have come later.
+/// K9: where there is no other node, it keeps its position before those who have come later.
 #[test]
 fn k9_who_can_stand_nowhere_else_keeps_its_place() {
     let mut scenario =
@@ -1418,14 +1419,14 @@ fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![home]));
 }
 
-/// K9: a place at a node that was too slow is left as soon as that node says something of it.
+/// K9: a position at a node that was too slow is left as soon as that node says something of it.
 #[test]
 fn k9_place_at_a_slow_node_is_left_when_it_is_notified_there() {
     for letter in ["ar", "gr", "pr"] {
         let mut scenario = queueing();
         let home = standing(&mut scenario, alone());
         let others = [(home + 1) % 3, (home + 2) % 3];
-        let place = Reply::Integer((1 << 40) + 10_002);
+        let position = Reply::Integer((1 << 40) + 10_002);
         let mut joined = Vec::new();
         for _ in 0..2 {
             scenario.pass(SECOND);
@@ -1435,12 +1436,13 @@ fn k9_place_at_a_slow_node_is_left_when_it_is_notified_there() {
             let acted = scenario.drain();
             scenario.replies(others, NO);
             if !acted.contains(&Acted::Wait(home, Waits::QueueUp)) {
-                joined = follow(&mut scenario, acted, place.clone()).1;
+                joined = follow(&mut scenario, acted, position.clone()).1;
             }
         }
         assert!(others.contains(&joined[0]), "it moved to another: {joined:?}");
-        // At last, the node answers the first round, its release, and the question about the place.
-        for reply in [NO, NO, place] {
+        // At last, the node answers the first round, its release, and the question about the
+        // position.
+        for reply in [NO, NO, position] {
             scenario.reply(home, reply);
         }
         assert_eq!(scenario.drain(), []);
@@ -1465,13 +1467,13 @@ fn k9_who_hears_of_others_stays_in_their_queue() {
     }
 }
 
-/// K9: a node that gives no place is asked again after all others, not before.
+/// K9: a node that gives no position is asked again after all others, not before.
 #[test]
 fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
     let wrong = || server_error(ServerErrorKind::WrongType);
-    let refuses = |scenario: &mut Scenario, place: Reply| {
+    let refuses = |scenario: &mut Scenario, position: Reply| {
         if scenario.drain().is_empty() {
             scenario.pass(SECOND);
             scenario.drain();
@@ -1479,12 +1481,12 @@ fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
         scenario.replies(ALL, NO);
-        follow(scenario, acted, place).1
+        follow(scenario, acted, position).1
     };
     assert_eq!(refuses(&mut scenario, wrong()), [home]);
     let second = refuses(&mut scenario, Reply::Integer((1 << 40) + 10_002))[0];
     assert_ne!(second, home);
-    // What it is told in vain brings it to the first candidate that gives a place.
+    // What it is told in vain brings it to the first candidate that gives a position.
     scenario.tell(second, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(ALL, NO);
@@ -2544,7 +2546,7 @@ fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
     }
 }
 
-/// K9: the one that has the lock keeps the place until its release, whatever the others do.
+/// K9: the one that has the lock keeps the position until its release, whatever the others do.
 #[test]
 fn k9_place_is_kept_until_the_release_although_another_gives_up() {
     for is_told in [false, true] {
@@ -2643,7 +2645,7 @@ fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
 fn k9_words_in_vain_are_counted_anew_after_a_grant() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
-    let place = Reply::Integer((1 << 40) + 10_002);
+    let position = Reply::Integer((1 << 40) + 10_002);
     for _ in 0..4 {
         scenario.tell(queue_node, "gr");
         assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
@@ -2654,7 +2656,7 @@ fn k9_words_in_vain_are_counted_anew_after_a_grant() {
     scenario.reply(queue_node, NO);
     wait(&mut scenario, alone(), 100 * SECOND);
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    scenario.reply(queue_node, place);
+    scenario.reply(queue_node, position);
     scenario.tell(queue_node, "gr");
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
 }
@@ -2764,7 +2766,7 @@ fn k9_members_ask_in_turn() {
     }
 }
 
-/// K9: a place that is kept for a lock is left with its release, although others wait meanwhile.
+/// K9: a position that is kept for a lock is left with its release, although others wait meanwhile.
 #[test]
 fn k9_place_that_is_kept_is_not_forgotten_for_others() {
     let mut scenario = queueing();
@@ -2811,8 +2813,8 @@ fn k9_refusal_is_remembered_for_a_second() {
 fn k9_rounds_before_others_came_do_not_count_against_its_queue_node() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
-    for place in [0, 1, 0, 0] {
-        assert_eq!(refused_once_more(&mut scenario, place), (vec![], vec![home]), "{place}");
+    for position in [0, 1, 0, 0] {
+        assert_eq!(refused_once_more(&mut scenario, position), (vec![], vec![home]), "{position}");
     }
 }
 

@@ -25,8 +25,8 @@ const STAGGER: Duration = Duration::from_millis(3);
 const ABSENT: i64 = -2;
 const HELD: i64 = 10_000;
 
-fn place(place: i64, left: i64) -> Reply {
-    Reply::Integer((place << 40) + left + 2)
+fn position(position: i64, left: i64) -> Reply {
+    Reply::Integer((position << 40) + left + 2)
 }
 
 fn queueing() -> Scenario {
@@ -47,8 +47,8 @@ fn refuse(s: &mut Scenario) -> Vec<Acted> {
     acted[1..].to_vec()
 }
 
-/// An engine whose first acquisition was refused and stands at a queue node at this place. Returns
-/// the queue node.
+/// An engine whose first acquisition was refused and stands at a queue node at this position.
+/// Returns the queue node.
 fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
     patient(s);
     s.drain();
@@ -56,7 +56,7 @@ fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
     let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
     s.allow_waits(queue_node);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(at, left));
+    s.reply(queue_node, position(at, left));
     queue_node
 }
 
@@ -297,7 +297,7 @@ fn w5_error_that_passes_costs_one_wait_its_queue_node_for_a_second() {
         // Others are not concerned.
         let acted = another_refused(&mut s, &name_with_queue_node(queue_nodes[0]));
         assert_eq!(acted, [Acted::Wait(queue_nodes[0], Waits::QueueUp)], "{kind:?}");
-        s.reply(queue_nodes[0], place(5, HELD));
+        s.reply(queue_nodes[0], position(5, HELD));
         // It waits for random delays, and a second later for its turn.
         let (start, mut rounds) = (s.now, 0);
         loop {
@@ -305,7 +305,7 @@ fn w5_error_that_passes_costs_one_wait_its_queue_node_for_a_second() {
             let acted = s.drain();
             match acted[..] {
                 [] => {}
-                [Acted::Wait(_, Waits::QueueUp)] => s.reply(queue_nodes[0], place(5, HELD)),
+                [Acted::Wait(_, Waits::QueueUp)] => s.reply(queue_nodes[0], position(5, HELD)),
                 [Acted::Set(..)] => {
                     rounds += 1;
                     if !refuse(&mut s).is_empty() {
@@ -355,7 +355,7 @@ fn w4_error_that_passes_is_no_answer() {
         assert!(s.engine.poll_notice().is_none());
         s.allow_waits(next);
         s.drain();
-        s.reply(next, place(5, HELD));
+        s.reply(next, position(5, HELD));
         // The next wait that needs it asks again.
         let acted = another_refused(&mut s, &name_with_queue_node(queue_node));
         assert_eq!(acted, [Acted::Wait(queue_node, Waits::Hello)]);
@@ -476,7 +476,7 @@ fn w5_third_looks_at_a_free_lock_only_after_several_staggers() {
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(2, ABSENT));
+    s.reply(queue_node, position(2, ABSENT));
     assert!(sets(&s.drain()), "both before it sleep");
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::ToFront))]);
@@ -544,7 +544,7 @@ fn w6_new_engine_that_is_next_waits_as_long_as_its_masters_are_far() {
     s.allow_waits(*queue_node);
     assert_eq!(s.drain(), [Acted::Wait(*queue_node, Waits::QueueUp)]);
     s.pass(Duration::from_millis(20));
-    s.reply(*queue_node, place(5, HELD));
+    s.reply(*queue_node, position(5, HELD));
     s.tell(*queue_node, "nresource");
     // The usual time of a reply is 2.5 ms: all others came at once.
     s.pass(Duration::from_millis(11));
@@ -576,7 +576,7 @@ fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
     assert_eq!(s.drain(), []);
 }
 
-/// It stands far back: what is asked of it says nothing of its place.
+/// It stands far back: what is asked of it says nothing of its position.
 #[test]
 fn w6_who_is_asked_and_waits_goes_on_waiting() {
     let mut s = queueing();
@@ -587,7 +587,7 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     };
     s.allow_waits(queue_node);
     s.drain();
-    s.reply(queue_node, place(5, HELD));
+    s.reply(queue_node, position(5, HELD));
     s.tell(queue_node, "aresource");
     assert_eq!(s.drain(), []);
     assert_eq!(s.engine.place(id), Some(5));
@@ -603,7 +603,7 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     let other = (queue_node + 1) % NODES;
     for word in words {
         s.tell(other, word);
-        // It leaves the place there to those who look after the lock.
+        // It leaves the position there to those who look after the lock.
         let leaves = matches!(word, "aresource" | "nresource")
             .then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
         assert_eq!(s.drain(), leaves.into_iter().collect::<Vec<_>>(), "{word}");
@@ -820,7 +820,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     let lease = granted(&mut s);
     given_back(&mut s, lease);
     patient(&mut s);
-    assert_eq!(s.drain(), [], "no node gives it a place, and others wait");
+    assert_eq!(s.drain(), [], "no node gives it a position, and others wait");
     s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
     assert_eq!(s.drain(), [], "a stagger is not over");
     s.pass(Duration::from_nanos(1));
@@ -832,7 +832,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     assert!(s.acquired().is_err(), "no wait goes beyond the patience");
-    // A row ends at nodes, too, that have refused a place for now: others may stand there.
+    // A row ends at nodes, too, that have refused a position for now: others may stand there.
     let mut told = 0;
     for _ in 0..4 {
         patient(&mut s);
@@ -984,7 +984,7 @@ fn w7_locks_of_its_own_turn_are_no_strangers() {
 /// and takes it then.
 fn yields(s: &mut Scenario, queue_node: usize, after: Duration) -> Lease {
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(0, ABSENT));
+    s.reply(queue_node, position(0, ABSENT));
     assert_eq!(s.drain(), []);
     s.pass(after - Duration::from_nanos(1));
     assert_eq!(s.drain(), []);
@@ -1048,7 +1048,7 @@ fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
     let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(0, HELD));
+    s.reply(queue_node, position(0, HELD));
     assert_eq!(s.drain()[..2], watch_of(queue_node));
     // Told to go, it does not wait either.
     s.tell(queue_node, "gresource");
@@ -1155,7 +1155,7 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     let acted = refuse(&mut s);
     assert_eq!(acted[0], Acted::Wait(queue_node, Waits::QueueUp));
     assert_eq!(s.engine.stats().spurious_wakeups, 1);
-    s.reply(queue_node, place(0, HELD));
+    s.reply(queue_node, position(0, HELD));
     s.pass(STAGGER);
     let looks = |acted: Vec<Acted>| watch_of(queue_node).iter().all(|it| acted.contains(it));
     assert!(looks(s.drain()));
@@ -1204,8 +1204,8 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
     }
 }
 
-/// Whether another round begins, although the lock stays held at the queue node, at this place, and
-/// no other node can be watched.
+/// Whether another round begins, although the lock stays held at the queue node, at this position,
+/// and no other node can be watched.
 fn asks_again(s: &mut Scenario, queue_node: usize, at: i64) -> bool {
     for _ in 0..200 {
         s.pass(5 * STAGGER);
@@ -1222,7 +1222,7 @@ fn asks_again(s: &mut Scenario, queue_node: usize, at: i64) -> bool {
                     s.reply(queue_node, Reply::Integer(HELD));
                 }
                 Acted::Wait(node, Waits::QueueUp) if *node == queue_node => {
-                    s.reply(queue_node, place(at, HELD));
+                    s.reply(queue_node, position(at, HELD));
                 }
                 _ => {}
             }
@@ -1240,7 +1240,7 @@ fn w9_without_a_second_watched_node_rounds_are_repeated() {
     for at in [0, 1, 2] {
         let mut s = queueing();
         let queue_node = standing(&mut s, at, HELD);
-        assert_eq!(asks_again(&mut s, queue_node, at), at < 2, "place {at}");
+        assert_eq!(asks_again(&mut s, queue_node, at), at < 2, "position {at}");
     }
 }
 
@@ -1261,12 +1261,12 @@ fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
     s.reply(queue_node, Reply::Integer(0));
     s.allow_waits(queue_node);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(0, HELD));
+    s.reply(queue_node, position(0, HELD));
     assert!(asks_again(&mut s, queue_node, 0));
 }
 
-/// Answers what is sent for one that waits: all nodes let it, it has this place, and the key lives
-/// for so long at a node.
+/// Answers what is sent for one that waits: all nodes let it, it has this position, and the key
+/// lives for so long at a node.
 fn answer(s: &mut Scenario, acted: Acted, at: i64, left: impl Fn(usize) -> i64) {
     match acted {
         Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
@@ -1279,10 +1279,10 @@ fn answer(s: &mut Scenario, acted: Acted, at: i64, left: impl Fn(usize) -> i64) 
             s.tell(node, "t");
             s.reply(node, Reply::Integer(1));
         }
-        Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, left(node))),
+        Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(at, left(node))),
         Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
         Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(left(node))),
-        acted => panic!("place {at}: {acted:?}"),
+        acted => panic!("position {at}: {acted:?}"),
     }
 }
 
@@ -1318,7 +1318,7 @@ fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
     };
     s.allow_waits(queue_node);
     s.drain();
-    s.reply(queue_node, place(7, HELD));
+    s.reply(queue_node, position(7, HELD));
     s.pass(Duration::from_millis(75));
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "the slow look");
     s.tell(queue_node, "gresource");
@@ -1326,7 +1326,7 @@ fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
     s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Ok);
     let lease = s.acquired().expect("the others are a quorum");
     s.drain();
-    s.reply(queue_node, place(0, ABSENT));
+    s.reply(queue_node, position(0, ABSENT));
     assert_eq!(s.drain(), []);
     assert!(lease.is_valid_at(s.now));
 }
@@ -1346,7 +1346,7 @@ fn w11_after_a_split_vote_it_pauses_before_it_looks() {
         let Some(Acted::Wait(queue_node, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
         s.allow_waits(*queue_node);
         s.drain();
-        s.reply(*queue_node, place(0, HELD));
+        s.reply(*queue_node, position(0, HELD));
         assert_eq!(s.drain().is_empty(), is_split);
         s.pass(Duration::from_millis(64));
         assert!(!is_split || s.drain().contains(&Acted::Wait(*queue_node, Waits::Cache)));
@@ -1363,9 +1363,9 @@ fn pauses_in_vain(
     pauses_at(s, (queue_node, 0), time, rounds)
 }
 
-/// The pauses between the rounds of one who stands at this place of its queue node. One node has a
-/// key, and another one's vote does not count: the others say that the lock is free. The last round
-/// stays in flight if it is one too many.
+/// The pauses between the rounds of one who stands at this position of its queue node. One node has
+/// a key, and another one's vote does not count: the others say that the lock is free. The last
+/// round stays in flight if it is one too many.
 fn pauses_at(
     s: &mut Scenario,
     (queue_node, at): (usize, i64),
@@ -1395,7 +1395,7 @@ fn pauses_at(
                     });
                 }
                 Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
-                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, ABSENT)),
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(at, ABSENT)),
                 Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
                 Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(ABSENT)),
                 Acted::Wait(node, _) => s.reply(node, server_error(ServerErrorKind::Other)),
@@ -1414,7 +1414,7 @@ fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
         // Some at once, and then each after half of the longest pause, or all of it and that half.
         let time = Duration::from_secs(2);
         let rounds = pauses_at(&mut s, (queue_node, at), time, usize::MAX).len() + 1;
-        assert!(expected.contains(&rounds), "at place {at}: {rounds}");
+        assert!(expected.contains(&rounds), "at position {at}: {rounds}");
     }
 }
 
@@ -1440,7 +1440,7 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
     // It waits for no slow look.
     assert!(later.iter().all(|pause| *pause < Duration::from_millis(54)), "{pauses:?}");
 
-    // Its place says nothing of the lock.
+    // Its position says nothing of the lock.
     s.replies(0..NODES, Reply::Nil);
     s.tell(queue_node, "presource");
     let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX);
@@ -1519,12 +1519,12 @@ fn moved(s: &mut Scenario) -> (usize, usize) {
     let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
     s.allow_waits(next);
     assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
-    s.reply(next, place(3, HELD));
-    s.reply(slow, place(5, HELD));
+    s.reply(next, position(3, HELD));
+    s.reply(slow, position(5, HELD));
     (slow, next)
 }
 
-/// Nobody is known to sleep at a queue node that has not been asked for a place.
+/// Nobody is known to sleep at a queue node that has not been asked for a position.
 #[test]
 fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
     let mut s = queueing();
@@ -1563,7 +1563,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
         acted = s.drain();
     }
     assert!(sets(&acted), "{acted:?}");
-    s.replies([slow], place(5, HELD));
+    s.replies([slow], position(5, HELD));
     s.replies([slow], Reply::Nil);
     s.replies([slow], Reply::Integer(0));
     s.replies([slow, free], Reply::Ok);
@@ -1600,7 +1600,7 @@ fn w10_slow_looks_come_ever_more_rarely() {
         for acted in s.drain() {
             assert_eq!(acted, Acted::Wait(queue_node, Waits::QueueUp));
             looks.push(s.now.since(start));
-            s.reply(queue_node, place(7, HELD));
+            s.reply(queue_node, position(7, HELD));
         }
     }
     let pauses: Vec<u128> = looks.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
@@ -1619,7 +1619,7 @@ fn w10_slow_looks_begin_again_at_another_queue_node() {
     for _ in 0..2_000 {
         s.pass(Duration::from_millis(5));
         if !s.drain().is_empty() {
-            s.reply(queue_node, place(7, HELD));
+            s.reply(queue_node, position(7, HELD));
         }
     }
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
@@ -1633,7 +1633,7 @@ fn w10_slow_looks_begin_again_at_another_queue_node() {
     let next = next.expect("another queue node");
     s.allow_waits(next);
     assert!(s.drain().contains(&Acted::Wait(next, Waits::QueueUp)));
-    s.reply(next, place(7, HELD));
+    s.reply(next, position(7, HELD));
     let start = s.now;
     while !s.drain().contains(&Acted::Wait(next, Waits::QueueUp)) {
         s.pass(Duration::from_millis(1));
@@ -1641,7 +1641,7 @@ fn w10_slow_looks_begin_again_at_another_queue_node() {
     }
 }
 
-/// When it looks again, having been told this place.
+/// When it looks again, having been told this position.
 fn look_at(at: i64) -> u128 {
     let mut s = queueing();
     let queue_node = standing(&mut s, at, HELD);
@@ -1661,7 +1661,7 @@ fn w10_far_back_it_looks_later() {
     assert_eq!(look_at(100), 500);
     assert_eq!(look_at(1_022), 3_200);
     assert!((50..=66).contains(&look_at(9)));
-    // It has no place: it asks for one soon.
+    // It has no position: it asks for one soon.
     assert!((50..=66).contains(&look_at(1_023)));
 }
 
@@ -1674,7 +1674,7 @@ fn w12_patience_over_it_leaves_its_place() {
         s.pass(Duration::from_secs(1));
         for acted in s.drain() {
             if acted == Acted::Wait(queue_node, Waits::QueueUp) {
-                s.reply(queue_node, place(3, HELD));
+                s.reply(queue_node, position(3, HELD));
             } else {
                 assert_eq!(acted, Acted::Wait(queue_node, Waits::StepOut(Step::Out)));
             }
@@ -1700,7 +1700,7 @@ fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
     };
     s.allow_waits(queue_node);
     s.drain();
-    s.reply(queue_node, place(4, HELD));
+    s.reply(queue_node, position(4, HELD));
     assert_eq!(s.engine.place(first), Some(4));
     let _ = s.engine.cancel(s.now, first);
     assert_eq!(s.drain(), [], "the next inherits it");
@@ -1718,7 +1718,7 @@ fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
     let [Acted::Wait(queue_node, Waits::Hello)] = refuse(s)[..] else { panic!("no queue node") };
     s.allow_waits(queue_node);
     s.drain();
-    s.reply(queue_node, place(4, HELD));
+    s.reply(queue_node, position(4, HELD));
     (queue_node, first, second)
 }
 
@@ -1782,7 +1782,7 @@ fn w12_lock_that_is_let_go_leaves_the_front() {
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
-/// Other commands are always on the way when a place is left.
+/// Other commands are always on the way when a position is left.
 #[test]
 fn w12_places_that_are_left_are_forgotten() {
     let kept = |s: &Scenario| {
@@ -1827,7 +1827,7 @@ fn turns(others: i64) -> usize {
         };
         s.allow_waits(queue_node);
         s.drain();
-        s.reply(queue_node, place(0, ABSENT));
+        s.reply(queue_node, position(0, ABSENT));
         assert!(sets(&s.drain()));
         (queue_node, granted(&mut s))
     };
@@ -1878,7 +1878,7 @@ fn w13_turn_that_nobody_uses_is_handed_on() {
     assert!(acted.iter().any(is_told), "{acted:?}");
 }
 
-/// W7, W12: whoever stands behind the others after a hand-on, and gives up, leaves its place.
+/// W7, W12: whoever stands behind the others after a hand-on, and gives up, leaves its position.
 #[test]
 fn w7_who_stands_behind_and_gives_up_leaves() {
     let mut s = queueing();
@@ -1909,7 +1909,7 @@ fn w8_change_of_any_key_wakes_the_first_of_each() {
             is_there.then_some((s, queue_node))
         })
         .expect("a name with the same queue node");
-    s.reply(queue_node, place(0, HELD));
+    s.reply(queue_node, position(0, HELD));
     s.drain();
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(HELD));
@@ -1933,7 +1933,7 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
     };
     s.allow_waits(queue_node);
     s.drain();
-    s.reply(queue_node, place(0, ABSENT));
+    s.reply(queue_node, position(0, ABSENT));
     s.drain();
     let mut lease = granted(&mut s);
     let mut elsewhere = None;
@@ -2029,7 +2029,7 @@ fn w13_each_line_counts_at_every_node_in_turn() {
     }
 }
 
-/// Others may stand where this client cannot. To count them takes less than a place.
+/// Others may stand where this client cannot. To count them takes less than a position.
 #[test]
 fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
     for takes_scripts in [true, false] {
@@ -2166,7 +2166,7 @@ fn w14_changes_without_end_cost_one_watch_each_pause() {
     changed(&mut s, queue_node);
     s.drain();
     refuse(&mut s);
-    s.reply(queue_node, place(0, HELD));
+    s.reply(queue_node, position(0, HELD));
     let (start, mut watches, mut rounds) = (s.now, 0, 0);
     while s.now.since(start) < Duration::from_secs(2) {
         s.pass(Duration::from_millis(1));
@@ -2182,7 +2182,7 @@ fn w14_changes_without_end_cost_one_watch_each_pause() {
                     s.replies(nodes, Reply::Nil);
                 }
                 Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
-                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, HELD)),
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(0, HELD)),
                 Acted::Wait(node, Waits::Hello) => {
                     s.reply(node, server_error(ServerErrorKind::Other));
                 }
@@ -2206,7 +2206,7 @@ fn w15_who_asks_for_delays_gets_delays_alone() {
     }
 }
 
-/// A second after a node has refused a place, it is a queue node again, whatever others refuse.
+/// A second after a node has refused a position, it is a queue node again, whatever others refuse.
 #[test]
 fn w5_refusal_of_one_queue_node_does_not_prolong_that_of_another() {
     let mut s = queueing();
@@ -2218,7 +2218,7 @@ fn w5_refusal_of_one_queue_node_does_not_prolong_that_of_another() {
     let [Acted::Wait(second, Waits::Hello)] = s.drain()[..] else { panic!("no other queue node") };
     s.allow_waits(second);
     assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
-    s.reply(second, place(5, HELD));
+    s.reply(second, position(5, HELD));
     s.pass(Duration::from_secs(1));
     assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
     s.reply(second, server_error(ServerErrorKind::Busy));
@@ -2258,7 +2258,7 @@ fn w5_who_moves_up_waits_as_long_as_it_does_there() {
     let queue_node = standing(&mut s, 5, ABSENT);
     s.pass(Duration::from_millis(12));
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(1, ABSENT));
+    s.reply(queue_node, position(1, ABSENT));
     s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_nanos(1));
@@ -2279,10 +2279,10 @@ fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_queue_node() {
     s.replies(0..NODES, Reply::Integer(0));
     s.allow_waits(queue_node);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(2, ABSENT));
+    s.reply(queue_node, position(2, ABSENT));
     s.pass(Duration::from_millis(6));
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(2, ABSENT));
+    s.reply(queue_node, position(2, ABSENT));
     let acted = s.drain();
     let is_hello =
         |acted: &Acted| matches!(acted, Acted::Wait(at, Waits::Hello) if *at != queue_node);
@@ -2314,7 +2314,7 @@ fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
     assert!(acted.contains(&watch_of(queue_node)[1]), "it looks again: {acted:?}");
 }
 
-/// What the queue node said that it has left is no place at the next one.
+/// What the queue node said that it has left is no position at the next one.
 #[test]
 fn w3_late_place_at_a_slow_queue_node_is_none_at_the_next() {
     let mut s = queueing();
@@ -2326,8 +2326,8 @@ fn w3_late_place_at_a_slow_queue_node_is_none_at_the_next() {
     let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
     s.allow_waits(next);
     assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
-    s.reply(next, place(3, HELD));
-    s.reply(slow, place(0, ABSENT));
+    s.reply(next, position(3, HELD));
+    s.reply(slow, position(0, ABSENT));
     assert_eq!(s.drain(), []);
     s.pass(STAGGER);
     assert_eq!(s.drain(), []);
@@ -2341,10 +2341,10 @@ fn w5_third_that_was_refused_waits_for_several_staggers_again() {
     for _ in 0..3 {
         s.pass(Duration::from_millis(6));
         assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        s.reply(queue_node, place(2, ABSENT));
+        s.reply(queue_node, position(2, ABSENT));
         assert!(sets(&s.drain()));
         assert_eq!(refuse(&mut s), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        s.reply(queue_node, place(2, ABSENT));
+        s.reply(queue_node, position(2, ABSENT));
         assert_eq!(s.drain(), [], "it was just taken");
     }
 }
@@ -2475,7 +2475,7 @@ fn w4_inability_is_told_again_after_an_ability() {
             true => {
                 s.allow_waits(0);
                 assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
-                s.reply(0, place(5, HELD));
+                s.reply(0, position(5, HELD));
             }
             false => s.reply(0, server_error(ServerErrorKind::Permission)),
         }
@@ -2497,7 +2497,7 @@ fn w4_connections_that_ended_with_the_question_are_counted_in_a_row() {
         asked_ability(&mut s);
         s.allow_waits(0);
         assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
-        s.reply(0, place(5, HELD));
+        s.reply(0, position(5, HELD));
         loses(&mut s);
     }
 }
@@ -2509,7 +2509,7 @@ fn w7_stranger_that_is_seen_by_a_watch_counts() {
     let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, place(0, ABSENT));
+    s.reply(queue_node, position(0, ABSENT));
     s.pass(Duration::from_millis(2));
     let other = other_of(&s.drain(), queue_node);
     s.reply(queue_node, Reply::Ok);

@@ -64,8 +64,9 @@ const DEAD: Sight = ("a dead client in the queue", State::is_dead_in_queue);
 const DOUBTED: Sight = ("an invalidation in vain", State::is_doubted);
 const IN_VAIN: Sight = ("told to go in vain", State::is_told_in_vain);
 
-/// Visits all that can be reached: one client at a time has the lock, no key and no place is left
-/// of who is through, and the sights are seen. How many states, and how many of them are stuck.
+/// Visits all that can be reached: one client at a time has the lock, no key and no position is
+/// left of who is through, and the sights are seen. How many states, and how many of them are
+/// stuck.
 fn visits(name: &str, model: Crowd, sights: &[Sight]) -> (usize, usize) {
     let found = search(&model, sights);
     println!("{name}: {} states, {} stuck", found.states, found.stuck);
@@ -192,7 +193,7 @@ fn what_the_guard_of_the_head_makes_up_for() {
         (Mistake::GoOnlyIfDeleted, PAUSE),
         (Mistake::DeadKept, CRASH),
         (Mistake::BehindWhoSlept, PAUSE),
-        (Mistake::PlaceLeftBehind, give_up),
+        (Mistake::PositionLeftBehind, give_up),
         (Mistake::SilentStepOut, give_up),
         (Mistake::GoSwallowed, give_up),
     ] {
@@ -200,8 +201,8 @@ fn what_the_guard_of_the_head_makes_up_for() {
         println!("{mistake:?}: {} states, {} stuck", found.states, found.stuck);
         assert!(found.states >= 60_000, "{mistake:?}: only {} states", found.states);
         assert_eq!(found.stuck_after, None, "{mistake:?}");
-        // Nobody takes a place away that its client has left behind.
-        let is_left = mistake == Mistake::PlaceLeftBehind;
+        // Nobody takes a position away that its client has left behind.
+        let is_left = mistake == Mistake::PositionLeftBehind;
         assert_eq!(found.left_after.is_some(), is_left, "{mistake:?}: {:?}", found.left_after);
     }
 }
@@ -226,7 +227,7 @@ fn without_a_watch_after_a_refusal_the_head_sleeps() {
 /// again; further behind it saves who queues up behind two that are dead, but not who did before.
 #[test]
 fn without_a_look_at_the_answer_of_queueing_up_everybody_sleeps() {
-    sticks_with(Mistake::PlaceUnread, Crowd { clients: 2, ..FOUR });
+    sticks_with(Mistake::PositionUnread, Crowd { clients: 2, ..FOUR });
     let mistake = Some(Mistake::KeyUnreadInQueue);
     holds("key unread in the queue", Crowd { mistake, ..CRASH }, 40_000, &[OVERTAKEN, DEAD]);
     holds("key unread, three nodes", Crowd { mistake, ..NODES }, 6_000, &[SPLIT]);
@@ -256,7 +257,7 @@ fn who_watches_one_node_is_stopped_by_a_stray_vote() {
     holds("one node watched, no stray vote", Crowd { mistake, ..NODES }, 6_000, &[SPLIT]);
 }
 
-/// A place is a hint, and never a vote.
+/// A position is a hint, and never a vote.
 #[test]
 fn who_takes_a_letter_for_the_lock_shares_it() {
     let mistake = Some(Mistake::GoIsGrant);

@@ -42,7 +42,7 @@ impl Choice<'_> {
     }
 
     /// Whether a lock may be released there by the script that counts and notifies those who wait.
-    /// It takes less than a place in the queue.
+    /// It takes less than a position in the queue.
     pub(super) fn may_hand_on(self, node: usize) -> bool {
         let takes_no_script =
             self.able[node].state() == QueueSupport::Unavailable(QueueObstacle::Queue);

@@ -1,5 +1,5 @@
-//! What an engine knows of its places in the queues on the masters: an *entry* for each key that it
-//! waits for, or holds after it has waited.
+//! What an engine knows of its positions in the queues on the masters: an *entry* for each key that
+//! it waits for, or holds after it has waited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,8 +26,8 @@ const HASTENED_MAX: u32 = 8;
 pub(super) const STAGGERS_MAX: u32 = 64;
 /// The most grants of one engine in a row while others stand in the queue (W13).
 pub(super) const TURN_MAX: u32 = 16;
-/// The place that a full queue says.
-pub(super) const PLACE_NONE: u32 = 1_023;
+/// The position that a full queue says.
+pub(super) const POSITION_NONE: u32 = 1_023;
 /// How long after a hand-on an engine does not try before it has queued up (W7).
 pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
 
@@ -113,11 +113,11 @@ impl QueueEntry {
         self.check_at = Some(self.check_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Its place is told: those far back need not look soon.
-    pub(super) fn note_position(&mut self, now: Moment, place: u32) {
-        self.seat.phase = Phase::Queued(place);
-        if place < PLACE_NONE {
-            let pause = SLOW_EACH.saturating_mul(place).min(SLOW_MAX);
+    /// Its position is told: those far back need not look soon.
+    pub(super) fn note_position(&mut self, now: Moment, position: u32) {
+        self.seat.phase = Phase::Queued(position);
+        if position < POSITION_NONE {
+            let pause = SLOW_EACH.saturating_mul(position).min(SLOW_MAX);
             self.polls.at = self.polls.at.max(now.after(pause));
         }
     }
@@ -141,14 +141,14 @@ impl QueueEntry {
     /// Whether it has been free for so long that those before it must be asleep. If not, the moment
     /// when that will be so; from now on if nothing was known.
     pub(super) fn overtakes_at(&mut self, now: Moment, stagger: Duration) -> Moment {
-        let place = self.seat.position().unwrap_or(1);
+        let position = self.seat.position().unwrap_or(1);
         let since = match self.free_since {
-            Some(free) if free.place == place => free.at,
-            _ => self.free_since.insert(FreeSince { at: now, place }).at,
+            Some(free) if free.position == position => free.at,
+            _ => self.free_since.insert(FreeSince { at: now, position }).at,
         };
-        let staggers = match place {
+        let staggers = match position {
             0 | 1 => 1,
-            place => (place + 1).min(STAGGERS_MAX),
+            position => (position + 1).min(STAGGERS_MAX),
         };
         let at = since.after(stagger.saturating_mul(staggers));
         // The first in the queue pauses as well, and is to be the first that sees a quorum.
@@ -166,7 +166,7 @@ impl QueueEntry {
         let is_listed = queue_node.is_some_and(|queue_node| queue_nodes.contains(queue_node));
         let is_watched_twice = |one: NodeSet, other| !one.and(other).is_empty();
         let rules = [
-            (*phase == Phase::Asked && !is_listed, "it has asked for a place at no queue node"),
+            (*phase == Phase::Asked && !is_listed, "it has asked for a position at no queue node"),
             (self.held.is_some() && self.last_round.is_some(), "a round is about what it holds"),
             (matches!(self.turn, Quota::Left(left) if left > TURN_MAX), "its turn is too long"),
             (is_watched_twice(unheard, armed), "a node has answered and not answered"),
@@ -189,7 +189,7 @@ pub(super) struct Seat {
 /// How far it is in the queue of its queue node.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The queue node was not asked for a place.
+    /// The queue node was not asked for a position.
     #[default]
     Unqueued,
     Asked,
@@ -203,7 +203,7 @@ impl Seat {
         (self.queue_node, self.phase) = (queue_node, Phase::Unqueued);
     }
 
-    /// The queue node is asked for a place, or for its place again.
+    /// The queue node is asked for a position, or for its position again.
     pub(super) fn ask(&mut self, queue_node: usize) {
         self.queue_nodes.insert(queue_node);
         if self.phase == Phase::Unqueued {
@@ -295,8 +295,8 @@ impl Backoff {
 #[derive(Clone, Copy)]
 pub(super) struct FreeSince {
     pub(super) at: Moment,
-    /// The place at that time.
-    pub(super) place: u32,
+    /// The position at that time.
+    pub(super) position: u32,
 }
 
 /// What is watched of the lock's key, and what is known from that (W8, W14).
@@ -369,7 +369,7 @@ impl Watch {
 pub(crate) struct QueueEntries {
     open: BTreeMap<u32, QueueEntry>,
     last: u32,
-    /// The keys of places that are left, until the command for that is handed out or withdrawn.
+    /// The keys of positions that are left, until the command for that is handed out or withdrawn.
     left: BTreeMap<u32, Key>,
     /// The key of the last such command, which the caller is still to send.
     handed_out: Option<Key>,
@@ -400,7 +400,7 @@ impl QueueEntries {
         self.open.remove(&number)
     }
 
-    /// A place is left, or its front is taken. Returns the number of its command.
+    /// A position is left, or its front is taken. Returns the number of its command.
     pub(super) fn leave(&mut self, key: Key) -> u32 {
         self.last = self.last.wrapping_add(1);
         self.left.insert(self.last, key);
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(broken(|_| ()), None);
         type Change = fn(&mut QueueEntry);
         let table: [(&str, Change); 4] = [
-            ("it has asked for a place at no queue node", |it| it.seat.queue_node = Some(2)),
+            ("it has asked for a position at no queue node", |it| it.seat.queue_node = Some(2)),
             ("its turn is too long", |it| it.turn = Quota::Left(TURN_MAX + 1)),
             ("a node has answered and not answered", |it| {
                 (it.watch.unheard, it.watch.armed) = (NodeSet::all(2), NodeSet::one(1));

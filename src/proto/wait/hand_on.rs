@@ -48,7 +48,7 @@ impl LocalQueues {
         }
     }
 
-    /// The local queue has lost its place to a visit, and waits behind the others.
+    /// The local queue has lost its position to a visit, and waits behind the others.
     pub(crate) fn requeue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         if !self.requeue_behind(cx, key) {
             self.call_first(cx, key, token);
@@ -128,7 +128,7 @@ impl LocalQueues {
         self.requeue_behind(cx, key)
     }
 
-    /// The local queue, which has no place, waits behind the others. Returns whether its first
+    /// The local queue, which has no position, waits behind the others. Returns whether its first
     /// does.
     pub(super) fn requeue_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         self.queues.set_crowd(key, cx.now.after(CROWD_FOR), None);

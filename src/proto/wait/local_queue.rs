@@ -24,7 +24,7 @@ use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
 const QUEUES_TIDY: usize = 256;
-/// A node that refuses a place by an error that passes is asked for one again after this time.
+/// A node that refuses a position by an error that passes is asked for one again after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Clients that stand in no queue are believed to want a lock for so long after one had it.
 const STRANGERS_FOR: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ struct Queue {
 struct Barred {
     /// Something else stands in the place of its queue there.
     for_good: NodeSet,
-    /// They refused a place or a watch a short time ago, and may give one later.
+    /// They refused a position or a watch a short time ago, and may give one later.
     for_now: NodeSet,
     until: Option<Moment>,
 }
@@ -180,7 +180,7 @@ impl Queues {
     }
 }
 
-/// Places in the queues on the masters.
+/// Positions in the queues on the masters.
 impl Queues {
     pub(super) fn entry_of(&self, key: &Key) -> Option<u32> {
         self.by_key.get(key)?.entry
@@ -527,7 +527,7 @@ impl LocalQueues {
         }
     }
 
-    /// A round found no quorum: its place is left, so that no client waits behind it (W12).
+    /// A round found no quorum: its position is left, so that no client waits behind it (W12).
     pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Key) {
         self.leave_entry_of(cx, key);
     }

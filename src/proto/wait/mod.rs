@@ -13,7 +13,7 @@ mod desk;
 mod entry;
 mod hand_on;
 mod local_queue;
-mod place;
+mod position;
 mod push;
 mod row;
 mod visit;
@@ -114,8 +114,8 @@ pub(crate) struct WaitStats {
     pub(super) server_errors: u64,
 }
 
-/// The acquisitions that wait for the same resource as others of this engine, and their places in
-/// the queues on the masters.
+/// The acquisitions that wait for the same resource as others of this engine, and their positions
+/// in the queues on the masters.
 pub(crate) struct LocalQueues {
     pub(super) desk: Desk,
     pub(super) queues: Queues,

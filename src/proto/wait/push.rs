@@ -30,7 +30,7 @@ impl LocalQueues {
         entry.watch.end_pauses();
         if wakeup == Wakeup::Overtaken {
             entry.seat.phase = Phase::Unqueued;
-            return self.ask_for_place(cx, number);
+            return self.ask_for_position(cx, number);
         }
         entry.seat.phase = Phase::Queued(if wakeup == Wakeup::Second { 1 } else { 0 });
         if wakeup == Wakeup::TakeNow {
@@ -50,7 +50,7 @@ impl LocalQueues {
             }
             Wakeup::First => {}
             Wakeup::Second | Wakeup::Overtaken | Wakeup::Asked => {
-                entry.free_since = Some(FreeSince { at: cx.now, place: 1 });
+                entry.free_since = Some(FreeSince { at: cx.now, position: 1 });
                 entry.check_by(cx.now.after(wait));
                 self.set_entry_timer(number);
             }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_take_no_place_of_a_long_row() {
+    fn many_names_do_not_displace_a_long_row() {
         let (mut rows, key) = (Rows::default(), named("r"));
         for number in 0..3 * ROWS_MAX {
             rows.note_got(KEPT, &key, (token(0), at(10)));

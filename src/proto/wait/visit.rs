@@ -1,15 +1,15 @@
-//! Places of other kinds of lock in the queues for plain ones (K9): a *visit* for each plain key
+//! Positions of other kinds of lock in the queues for plain ones (K9): a *visit* for each plain key
 //! that refuses such acquisitions.
 //!
 //! A visit tells when to try, and nothing else: an acquisition that waits there also asks again
 //! after random delays.
 //!
 //! An acquisition that is always granted has no visit. After a row of such locks, the next one
-//! takes a place before it asks, so that the clients in the queue come first (W13).
+//! takes a position before it asks, so that the clients in the queue come first (W13).
 
 use std::collections::BTreeMap;
 
-use super::entry::{CROWD_FOR, PLACE_NONE, Quota, STAGGERS_MAX, TURN_MAX};
+use super::entry::{CROWD_FOR, POSITION_NONE, Quota, STAGGERS_MAX, TURN_MAX};
 use super::local_queue::WaitingOp;
 use super::row::Rows;
 use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
@@ -29,7 +29,8 @@ const MEMBERS_MAX: usize = 128;
 /// Who was told to go so often in a row, and was refused, queues up again after a delay.
 const IN_VAIN_MAX: u32 = 4;
 /// An acquisition that is refused more often than this, although it is the first of its queue
-/// node's queue, looks for a place at another node: clients that see other candidates stand there.
+/// node's queue, looks for a position at another node: clients that see other candidates stand
+/// there.
 const ALONE_MAX: u32 = 1;
 
 /// An acquisition that queues up before it asks, or that has left the queue, asks after this many
@@ -37,7 +38,7 @@ const ALONE_MAX: u32 = 1;
 const ASK_STAGGERS: u32 = 8;
 /// With less patience than so many staggers, it asks at once.
 const SHORT_STAGGERS: u32 = 2;
-/// At the end of a row, a place is asked for at the queue node of so many keys of a set at most.
+/// At the end of a row, a position is asked for at the queue node of so many keys of a set at most.
 const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
@@ -46,38 +47,38 @@ struct Visit {
     /// The acquisitions that wait for it, and which of them may share the lock.
     members: Vec<(OpId, AskPolicy)>,
     queue_node: Option<usize>,
-    /// The last place that it was told.
-    place: Option<u32>,
+    /// The last position that it was told.
+    position: Option<u32>,
     /// Whether the queue node's queue lists it, or is about to.
     is_listed: bool,
     /// Whether it was told to go, and no round has ended since.
     is_told: bool,
     /// How often in a row it was told to go in vain.
     in_vain: u32,
-    /// The lock that it was told to take, and until when it is valid: it keeps the place.
+    /// The lock that it was told to take, and until when it is valid: it keeps the position.
     held: Option<(LockToken, Moment)>,
-    /// AfterRefusal rounds in a row since its queue node said that its place is the first.
+    /// AfterRefusal rounds in a row since its queue node said that its position is the first.
     alone: u32,
-    /// Why its place is asked for, if a row has ended.
+    /// Why its position is asked for, if a row has ended.
     look: Option<(OpId, Look)>,
     left_out: LeftOut,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
     /// Plain locks that this engine's local queue has released since one of these was last let in.
     passed_by: u32,
-    /// Whether its place was that of the local queue, whose turn was over.
+    /// Whether its position was that of the local queue, whose turn was over.
     is_inherited: bool,
 }
 
-/// The nodes where it takes no place. With all of them left out, it begins again.
+/// The nodes where it takes no position. With all of them left out, it begins again.
 #[derive(Default)]
 struct LeftOut {
     /// Those that gave none.
     barred: NodeSet,
     /// Those where others do not seem to stand.
     alone_at: NodeSet,
-    /// The latter when its place is not at the first candidate: it returns there after each other
-    /// node.
+    /// The latter when its position is not at the first candidate: it returns there after each
+    /// other node.
     passed: NodeSet,
 }
 
@@ -105,9 +106,9 @@ struct Waiting {
 /// What follows from a refused round.
 #[derive(Debug, PartialEq, Eq)]
 enum AfterRefusal {
-    /// Its place is asked for.
+    /// Its position is asked for.
     Queue,
-    /// It was told to go: it leaves the place to others, and then queues up behind them.
+    /// It was told to go: it leaves the position to others, and then queues up behind them.
     PassOn,
     /// As before, but it queues up after its next refused round.
     PassOnAndPause,
@@ -163,7 +164,7 @@ impl Visits {
     }
 
     /// The acquisition waits for this key from now on, behind the others that wait here. Returns
-    /// whether it has a place.
+    /// whether it has a position.
     fn join(&mut self, now: Moment, number: u32, key: &Key, who: (OpId, AskPolicy)) -> bool {
         self.open.retain(|other, visit| *other == number || visit.is_needed(now));
         if !self.open.contains_key(&number) && self.open.len() >= VISITS_MAX {
@@ -173,7 +174,7 @@ impl Visits {
             key: key.clone(),
             members: Vec::new(),
             queue_node: None,
-            place: None,
+            position: None,
             is_listed: false,
             is_told: false,
             in_vain: 0,
@@ -198,7 +199,7 @@ impl Visits {
         };
         visit.crowd_until = Some(now.after(CROWD_FOR));
         if !visit.is_told {
-            visit.alone += u32::from(visit.place == Some(0));
+            visit.alone += u32::from(visit.position == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
                 visit
@@ -244,15 +245,15 @@ impl Visits {
         yet_to_ask.map(|(id, it)| WaitingOp { id, give_up_at: it.give_up_at }).collect()
     }
 
-    /// The queue has moved on: its place is where this says, if any. Returns the queue node to
-    /// leave, and whether the place was the local queue's.
+    /// The queue has moved on: its position is where this says, if any. Returns the queue node to
+    /// leave, and whether the position was the local queue's.
     fn leave_queue_node(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
-        (visit.is_listed, visit.is_told, visit.place) = (false, false, None);
+        (visit.is_listed, visit.is_told, visit.position) = (false, false, None);
         visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.is_inherited)))
     }
 
-    /// The acquisition waits no longer. Returns whether the place is of no use now.
+    /// The acquisition waits no longer. Returns whether the position is of no use now.
     fn leave(&mut self, number: u32, who: (OpId, &Key), got: Option<(LockToken, Moment)>) -> bool {
         let Some(visit) = self.open.get_mut(&number) else {
             return false;
@@ -273,7 +274,7 @@ impl Visits {
         got.is_some() || visit.members.is_empty() && visit.held.is_none()
     }
 
-    /// The lock is given up. Returns the place that was kept for so long.
+    /// The lock is given up. Returns the position that was kept for so long.
     #[inline(never)]
     fn give_up(&mut self, now: Moment, token: LockToken) -> Option<u32> {
         self.rows.note_given_up(now, token);
@@ -344,7 +345,7 @@ impl Visits {
         slot.map_or_else(|| key.clone(), |slot| key.with_slot(Some(slot as u32)))
     }
 
-    /// The visit, unless it has a place, asks for one at this queue node.
+    /// The visit, unless it has a position, asks for one at this queue node.
     fn look(&mut self, number: u32, look: (OpId, Look), queue_node: Option<usize>) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
             (visit.queue_node, visit.look) = (queue_node, Some(look));
@@ -363,7 +364,7 @@ impl Visits {
         }
     }
 
-    /// The acquisition has asked: a late answer is about the place alone.
+    /// The acquisition has asked: a late answer is about the position alone.
     fn forget_look(&mut self, id: OpId) {
         for visit in self.open.values_mut() {
             visit.look.take_if(|(other, _)| *other == id);
@@ -410,7 +411,7 @@ impl Visit {
 
     fn lose(&mut self, node: usize) {
         if self.queue_node == Some(node) {
-            (self.queue_node, self.is_listed, self.place) = (None, false, None);
+            (self.queue_node, self.is_listed, self.position) = (None, false, None);
         }
     }
 }
@@ -446,7 +447,7 @@ impl WaitQueues {
         }
         let refused = self.visits.note_refused(cx.now, number);
         if refused != AfterRefusal::Queue {
-            self.leave_place(cx, number);
+            self.leave_queue(cx, number);
             self.visits.forget_queue_node(number);
         }
         if refused == AfterRefusal::PassOnAndPause {
@@ -487,7 +488,7 @@ impl WaitQueues {
             self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
-        // Without a place, others get a stagger to come first.
+        // Without a position, others get a stagger to come first.
         let visit = self.visits.open.get(&number);
         if look.is_some() && visit.is_none_or(|visit| visit.queue_node.is_none()) {
             ask_at = cx.now.after(stagger);
@@ -497,8 +498,8 @@ impl WaitQueues {
         true
     }
 
-    /// Asks the queue node for a place, or whether one can wait there. A local queue of plain locks
-    /// of this engine needs the place itself.
+    /// Asks the queue node for a position, or whether one can wait there. A local queue of plain
+    /// locks of this engine needs the position itself.
     pub(super) fn queue_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
@@ -525,14 +526,14 @@ impl WaitQueues {
             Some(queue_node) => Some(queue_node),
             None => self.local.desk.choice(cx).queue_node_among(&visit.key, is_candidate),
         };
-        // It has looked at all of them. If its place is at the first one, it keeps it.
+        // It has looked at all of them. If its position is at the first one, it keeps it.
         let begins_again = queue_node.is_none() && !visit.left_out.passed.is_empty();
         let queue_node = match begins_again {
             true => self.local.desk.choice(cx).queue_node_among(&visit.key, is_able),
             false => queue_node,
         };
         if visit.queue_node != queue_node {
-            self.leave_place(cx, number);
+            self.leave_queue(cx, number);
         }
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
@@ -560,48 +561,49 @@ impl WaitQueues {
         }
     }
 
-    /// The queue node has told the place.
-    pub(super) fn handle_visit_place(
+    /// The queue node has told the position.
+    pub(super) fn handle_visit_position(
         &mut self,
         cx: &mut Cx<'_>,
         number: u32,
-        place: u32,
+        position: u32,
         expiry: Expiry,
     ) {
         let ask_at = cx.now.after(cx.stagger());
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
         };
-        visit.place = Some(place);
+        visit.position = Some(position);
         let look = visit.look.take();
-        if place > 0 {
+        if position > 0 {
             (visit.alone, visit.crowd_until) = (0, Some(cx.now.after(CROWD_FOR)));
         }
         // Others that wait for one key of a set say nothing of those that wait for another.
-        if let Some(mut look) = look.filter(|(_, look)| place == 0 || look.left > 0 && !look.is_any)
+        if let Some(mut look) =
+            look.filter(|(_, look)| position == 0 || look.left > 0 && !look.is_any)
         {
-            look.1.has_found |= place > 0;
+            look.1.has_found |= position > 0;
             let is_alone = visit.members.len() == 1;
             if let Some(who) = self.visits.waiter(cx.now, look.0) {
                 if is_alone {
-                    self.leave_place(cx, number);
+                    self.leave_queue(cx, number);
                     // Where others are, it may join them later.
-                    if place == 0 {
+                    if position == 0 {
                         self.visits.forget_queue_node(number);
                     }
                 }
                 self.visits.look_on(number, look);
                 self.start_visitor(who);
             }
-        } else if place == 0 && expiry == Expiry::Absent {
+        } else if position == 0 && expiry == Expiry::Absent {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {
                     self.local.desk.orders.push_back(WaitOrder::WakeBy(id, ask_at));
                 }
             }
-        } else if (ASK_STAGGERS..PLACE_NONE).contains(&place) {
-            let ask_at = cx.now.after(cx.stagger().saturating_mul(place.min(STAGGERS_MAX)));
+        } else if (ASK_STAGGERS..POSITION_NONE).contains(&position) {
+            let ask_at = cx.now.after(cx.stagger().saturating_mul(position.min(STAGGERS_MAX)));
             for who in self.visits.yet_to_ask(number) {
                 self.local.desk.sleep_until(who, ask_at);
             }
@@ -624,7 +626,7 @@ impl WaitQueues {
             return false;
         };
         if visit.is_listed && visit.queue_node != Some(node) {
-            // A place that could not be left when it moved: others come next there.
+            // A position that could not be left when it moved: others come next there.
             if wakeup != Wakeup::Overtaken {
                 self.local.step_aside(cx, node, key.clone(), Step::Out);
             }
@@ -685,7 +687,7 @@ impl WaitQueues {
     }
 
     /// The lock is released, and this visit asks for it next. If the local queue's turn is over,
-    /// its place is the visit's from now on.
+    /// its position is the visit's from now on.
     pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Key) -> AfterRelease {
         let entry = self.local.queues.entry_of(key);
         let is_turn_over =
@@ -693,12 +695,12 @@ impl WaitQueues {
                 matches!(entry.turn, Quota::NotYet | Quota::Left(0))
                     && !entry.seat.queue_nodes.is_empty()
             });
-        let place =
-            entry.filter(|_| is_turn_over).and_then(|entry| self.local.give_place(cx, entry));
+        let position =
+            entry.filter(|_| is_turn_over).and_then(|entry| self.local.give_position(cx, entry));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
-            if let Some(queue_node) = place {
-                (visit.queue_node, visit.place) = (Some(queue_node), Some(0));
+            if let Some(queue_node) = position {
+                (visit.queue_node, visit.position) = (Some(queue_node), Some(0));
                 (visit.is_listed, visit.is_told, visit.is_inherited) = (true, true, true);
             }
         }
@@ -712,8 +714,8 @@ impl WaitQueues {
         AfterRelease::Nothing
     }
 
-    /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
-    /// is given up.
+    /// The acquisition ends. If it was notified and got the lock, its position is left when the
+    /// lock is given up.
     #[inline(never)]
     pub(crate) fn leave_visit(
         &mut self,
@@ -754,17 +756,17 @@ impl WaitQueues {
         }
     }
 
-    /// The place goes to the next, and those who wait here queue up behind.
+    /// The position goes to the next, and those who wait here queue up behind.
     pub(super) fn move_on(&mut self, cx: &mut Cx<'_>, number: u32) {
-        self.leave_place(cx, number);
+        self.leave_queue(cx, number);
         if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
             self.queue_visit(cx, number);
         }
     }
 
-    /// The place goes to the next, but not if a local queue of plain locks of this engine stands
-    /// there: it keeps the place, or queues up behind the others if its turn was over.
-    pub(super) fn leave_place(&mut self, cx: &mut Cx<'_>, number: u32) {
+    /// The position goes to the next, but not if a local queue of plain locks of this engine stands
+    /// there: it keeps the position, or queues up behind the others if its turn was over.
+    pub(super) fn leave_queue(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some((queue_node, is_inherited)) = self.visits.leave_queue_node(number) else {
             return;
         };

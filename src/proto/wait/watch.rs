@@ -38,18 +38,19 @@ impl LocalQueues {
         self.set_entry_timer(number);
     }
 
-    /// The queue node of a local queue has told the place, and how long the lock lives there (W5).
-    pub(super) fn handle_place(
+    /// The queue node of a local queue has told the position, and how long the lock lives there
+    /// (W5).
+    pub(super) fn handle_position(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
         number: u32,
-        (place, expiry): (u32, Expiry),
+        (position, expiry): (u32, Expiry),
     ) {
         let wait = cx.stagger();
         let entry = self.entries.entry(number);
         self.desk.stats.queued += u64::from(entry.seat.position().is_none());
-        entry.note_position(cx.now, place);
+        entry.note_position(cx.now, position);
         entry.saw_held |= expiry != Expiry::Absent;
         let Some(who) = self.waiting_at(number) else {
             return;
@@ -57,10 +58,10 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         let heeds = self.desk.heeded(cx, entry.backoff.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
-        let is_free = expiry == Expiry::Absent && (heeds || place > 1);
+        let is_free = expiry == Expiry::Absent && (heeds || position > 1);
         let yields = self.queues.yields_until(cx.now, &entry.key, who).filter(|_| is_free);
         let entry = self.entries.entry(number);
-        match place {
+        match position {
             // Strangers find it free only by chance.
             0 if yields.is_some() => yields.into_iter().for_each(|until| entry.check_by(until)),
             // After a refused round, the look is put off, but not until others overtake.
@@ -70,7 +71,7 @@ impl LocalQueues {
             0 => self.watch(cx, number),
             _ if is_free => {
                 let at = entry.overtakes_at(cx.now, wait);
-                match place {
+                match position {
                     2.. if cx.now >= at && heeds => {
                         return self.try_now(cx, who, number, StartedBy::KeySeenAbsent);
                     }

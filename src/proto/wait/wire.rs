@@ -101,7 +101,7 @@ impl WaitQueues {
                 let next = WaitCommand::TimeToLive { entry, watch };
                 nodes.outbox.push_front(Outgoing::Wait(node, next));
             }
-            WaitCommand::StepOut(place, _) => self.local.entries.hand_out(place),
+            WaitCommand::StepOut(number, _) => self.local.entries.hand_out(number),
             WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
         }
         let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
@@ -127,11 +127,11 @@ impl WaitQueues {
     }
 
     /// The commands to this node that were not handed out will not be sent.
-    pub(crate) fn forget_places_left(&mut self, nodes: &Nodes, node: usize) {
+    pub(crate) fn forget_step_outs(&mut self, nodes: &Nodes, node: usize) {
         for outgoing in &nodes.outbox {
             match outgoing {
-                Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
-                    self.local.entries.withdraw(*place);
+                Outgoing::Wait(at, WaitCommand::StepOut(number, _)) if *at == node => {
+                    self.local.entries.withdraw(*number);
                 }
                 _ => {}
             }
@@ -162,15 +162,15 @@ impl WaitQueues {
             (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
-            (WaitCommand::QueueUp(number), Reply::Place { position, expiry }) => {
+            (WaitCommand::QueueUp(number), Reply::Position { position, expiry }) => {
                 match self
                     .local
                     .entries
                     .get(number)
                     .filter(|entry| entry.seat.queue_node == Some(node))
                 {
-                    Some(_) => self.local.handle_place(cx, node, number, (position, expiry)),
-                    None => self.handle_visit_place(cx, number, position, expiry),
+                    Some(_) => self.local.handle_position(cx, node, number, (position, expiry)),
+                    None => self.handle_visit_position(cx, number, position, expiry),
                 }
             }
             (WaitCommand::TimeToLive { entry, watch }, Reply::Expiry(expiry)) => {
@@ -241,7 +241,7 @@ impl WaitQueues {
         }
     }
 
-    /// Something has happened to the place for this key (W6). Returns whether that makes sense.
+    /// Something has happened to the position for this key (W6). Returns whether that makes sense.
     fn notified(&mut self, cx: &mut Cx<'_>, node: usize, wakeup: Wakeup, key: &[u8]) -> bool {
         let Some(key) = self.local.desk.config.key_of_bytes(key) else {
             return false;

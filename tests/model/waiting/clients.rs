@@ -13,7 +13,7 @@ impl Crowd {
     pub fn start_in_queue(&self, state: &mut State, c: usize) {
         let client = &mut state.clients[c];
         client.phase = Phase::Queued;
-        self.ask_for_place(client);
+        self.ask_for_position(client);
     }
 
     /// A round with a fresh token. The watch ends with it: what it might tell is told by the
@@ -41,7 +41,7 @@ impl Crowd {
 
     fn granted(&self, client: &mut Client) {
         let steps_in = !self.makes(Mistake::BehindWhoSlept);
-        if client.stands && client.place != 0 && steps_in {
+        if client.stands && client.position != 0 && steps_in {
             client.links[client.queue_node].requests.send(Request::StepInFront);
         }
         self.retire(client, Phase::Held);
@@ -64,7 +64,7 @@ impl Crowd {
             client.timer = Timer::Retry;
             return;
         }
-        self.ask_for_place(client);
+        self.ask_for_position(client);
         client.timer = Timer::BackOff;
     }
 
@@ -99,7 +99,7 @@ impl Crowd {
                 client.links[n].requests.send(Request::Release);
             }
         }
-        if client.stands && !self.makes(Mistake::PlaceLeftBehind) {
+        if client.stands && !self.makes(Mistake::PositionLeftBehind) {
             client.links[client.queue_node].requests.send(Request::StepOut);
         }
         self.retire(client, Phase::Done);
@@ -132,7 +132,7 @@ impl Crowd {
 /// The queue.
 impl Crowd {
     /// An earlier answer that is still on its way is older than this one, and does not count.
-    fn ask_for_place(&self, client: &mut Client) {
+    fn ask_for_position(&self, client: &mut Client) {
         client.stands = true;
         client.is_asking = true;
         let link = &mut client.links[client.queue_node];
@@ -160,21 +160,21 @@ impl Crowd {
     }
 
     /// W5.
-    fn placed(&self, state: &mut State, c: usize, Placed { place, is_absent }: Placed) {
+    fn placed(&self, state: &mut State, c: usize, Placed { position, is_absent }: Placed) {
         let client = &mut state.clients[c];
-        (client.place, client.is_asking) = (place, false);
+        (client.position, client.is_asking) = (position, false);
         let was = std::mem::replace(&mut client.timer, Timer::None);
-        match (client.phase, place) {
-            _ if self.makes(Mistake::PlaceUnread) => {}
+        match (client.phase, position) {
+            _ if self.makes(Mistake::PositionUnread) => {}
             (Phase::Queued, 0..=1) if was == Timer::BackOff => client.timer = was,
             (Phase::Queued, 0) if is_absent => self.attempt(state, c),
             (Phase::Queued, 0) => self.watch(client),
             (Phase::Queued, 1) => client.timer = Timer::Stagger,
-            (Phase::Queued, _) if is_absent && was == Timer::LooksAgain(place) => {
+            (Phase::Queued, _) if is_absent && was == Timer::LooksAgain(position) => {
                 self.attempt(state, c);
             }
             (Phase::Queued, _) if is_absent => client.timer = Timer::LookAgain,
-            // While it tries, it only notes its place: what comes of it is decided by the votes.
+            // While it tries, it only notes its position: what comes of it is decided by the votes.
             _ => {}
         }
     }
@@ -191,7 +191,7 @@ impl Crowd {
             Phase::Trying | Phase::Queued => {}
             Phase::Held | Phase::Crashed | Phase::Paused => return,
         }
-        client.place = if letter == Reply::Next { 1 } else { 0 };
+        client.position = if letter == Reply::Next { 1 } else { 0 };
         // While it tries, it has all that a letter could tell it to do.
         if client.phase == Phase::Trying {
             return;
@@ -216,7 +216,7 @@ impl Crowd {
         match std::mem::replace(&mut client.timer, Timer::None) {
             // The answer that is on its way says what to do.
             Timer::BackOff if client.is_asking => {}
-            Timer::BackOff if client.place <= 1 => self.watch(client),
+            Timer::BackOff if client.position <= 1 => self.watch(client),
             Timer::Stagger => self.watch(client),
             Timer::Retry => self.attempt(state, c),
             Timer::SecondLook => {
@@ -224,8 +224,8 @@ impl Crowd {
                 client.overtakes = true;
             }
             Timer::LookAgain => {
-                client.timer = Timer::LooksAgain(client.place);
-                self.ask_for_place(client);
+                client.timer = Timer::LooksAgain(client.position);
+                self.ask_for_position(client);
             }
             Timer::BackOff | Timer::None | Timer::LooksAgain(_) => {}
         }
@@ -234,7 +234,7 @@ impl Crowd {
     /// W10, but for the rotation of the nodes that are watched.
     pub fn fire_slow(&self, state: &mut State, c: usize) {
         let client = &mut state.clients[c];
-        self.ask_for_place(client);
+        self.ask_for_position(client);
     }
 }
 
@@ -284,7 +284,7 @@ impl Crowd {
         client.watches[n] = Watch::None;
         client.links[n].is_tracked = false;
         client.doubts = false;
-        match client.place {
+        match client.position {
             0 => self.attempt(state, c),
             1 if client.overtakes => self.attempt(state, c),
             1 => client.timer = Timer::SecondLook,
@@ -298,7 +298,7 @@ impl Crowd {
             return;
         }
         client.watches[n] = Watch::None;
-        match client.place {
+        match client.position {
             0 if client.doubts => self.watch(client),
             0 => {
                 self.attempt(state, c);

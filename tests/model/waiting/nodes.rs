@@ -46,13 +46,13 @@ impl Crowd {
 
     /// `queue_up.lua`. The queue is never full.
     fn queue_up(&self, state: &mut State, n: usize, c: usize) -> Placed {
-        let place = state.place_of(n, c).unwrap_or_else(|| {
-            let place = state.queued(n);
-            state.queues[n][place] = number(c);
-            place
+        let position = state.position_of(n, c).unwrap_or_else(|| {
+            let position = state.queued(n);
+            state.queues[n][position] = number(c);
+            position
         });
         let is_absent = state.owners[n] == NOBODY && !self.makes(Mistake::KeyUnreadInQueue);
-        Placed { place: place as u8, is_absent }
+        Placed { position: position as u8, is_absent }
     }
 
     /// `hand_on.lua`.
@@ -68,9 +68,9 @@ impl Crowd {
 
     /// `step_out.lua` with 1.
     fn step_in_front(&self, state: &mut State, n: usize, c: usize) {
-        let place = state.place_of(n, c);
+        let position = state.position_of(n, c);
         state.leave_queue(n, c);
-        if place != Some(0) && state.queues[n][0] != 0 {
+        if position != Some(0) && state.queues[n][0] != 0 {
             state.leave_queue(n, usize::from(state.queues[n][0]) - 1);
         }
         state.put_in_front(n, c);
@@ -79,18 +79,18 @@ impl Crowd {
 
     /// `step_out.lua` with 0.
     fn step_out(&self, state: &mut State, n: usize, c: usize) {
-        let place = state.place_of(n, c);
+        let position = state.position_of(n, c);
         state.leave_queue(n, c);
         if self.makes(Mistake::SilentStepOut) {
             return;
         }
-        if let Some(place @ 0..=1) = place {
+        if let Some(position @ 0..=1) = position {
             let is_free = state.owners[n] == NOBODY;
-            self.tell(state, n, place, if is_free { Reply::Go } else { Reply::Passed });
+            self.tell(state, n, position, if is_free { Reply::Go } else { Reply::Passed });
         }
     }
 
-    /// The loop at the end of the scripts, from a place on. Who is not connected is dropped.
+    /// The loop at the end of the scripts, from a position on. Who is not connected is dropped.
     fn tell(&self, state: &mut State, n: usize, from: usize, first: Reply) {
         let mut i = from;
         let end = if self.makes(Mistake::NextUntold) { 1 } else { 2 };

@@ -61,7 +61,7 @@ pub enum Mistake {
     /// Who queues up does not look whether the key is there (W5).
     KeyUnreadInQueue,
     /// Who queues up waits to be told, whatever the answer says (W5).
-    PlaceUnread,
+    PositionUnread,
     /// At the second place, an invalidation is ignored (W8).
     InvalidationIgnoredNext,
     /// The scripts tell the first and never the next (W6).
@@ -74,8 +74,8 @@ pub enum Mistake {
     DeadKept,
     /// Who overtook does not step in front (W11).
     BehindWhoSlept,
-    /// Who gives up leaves its place behind (W12).
-    PlaceLeftBehind,
+    /// Who gives up leaves its position behind (W12).
+    PositionLeftBehind,
     /// Who gives up at the front tells nobody (W12).
     SilentStepOut,
     /// A `g` for nobody is not passed on (W6).
@@ -282,7 +282,8 @@ impl Crowd {
         state.clients.iter().filter(|client| client.phase == Phase::Held).count() <= 1
     }
 
-    /// Nothing is on its way any more, and a key or a place is left of a client that was through.
+    /// Nothing is on its way any more, and a key or a position is left of a client that was
+    /// through.
     pub fn has_left_something(&self, state: &State) -> bool {
         let mut links = state.clients.iter().flat_map(|client| &client.links);
         let is_quiet =
@@ -300,7 +301,7 @@ impl Crowd {
         let concerns = |c: &usize| {
             let owns = state.owners.map(|owner| owner == number(*c));
             let client = &state.clients[*c];
-            (*client, state.place_of(client.queue_node, *c), owns)
+            (*client, state.position_of(client.queue_node, *c), owns)
         };
         order[..self.clients].sort_by_key(concerns);
         let mut numbers = [0, 0, 0, 0, 0, STRANGER];

@@ -34,7 +34,7 @@ pub struct Client {
     /// Whether it has queued up at the queue node.
     pub stands: bool,
     /// What it was told last: 0 is the first.
-    pub place: u8,
+    pub position: u8,
     /// It waits for the answer to its queueing up. Only the last one counts.
     pub is_asking: bool,
     pub timer: Timer,
@@ -153,7 +153,7 @@ pub enum Reply {
     Passed,
     Next,
     Changed,
-    /// To queueing up: the place, and that the key is absent or present.
+    /// To queueing up: the position, and that the key is absent or present.
     PlacedAbsent0,
     PlacedAbsent1,
     PlacedAbsent2,
@@ -167,7 +167,7 @@ pub enum Reply {
 /// What a client finds when it has queued up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    pub place: u8,
+    pub position: u8,
     pub is_absent: bool,
 }
 
@@ -215,17 +215,17 @@ impl Reply {
 
     pub fn placed(placed: Placed) -> Reply {
         let first = if placed.is_absent { Reply::PlacedAbsent0 } else { Reply::PlacedPresent0 };
-        Reply::of(u64::from(first as u8 + placed.place))
+        Reply::of(u64::from(first as u8 + placed.position))
     }
 
     pub fn as_placed(self) -> Option<Placed> {
         let above = |first: Reply| {
-            let place = (self as u8).checked_sub(first as u8)?;
-            (place < CLIENTS as u8).then_some(place)
+            let position = (self as u8).checked_sub(first as u8)?;
+            (position < CLIENTS as u8).then_some(position)
         };
         let absent = above(Reply::PlacedAbsent0);
-        let place = absent.or_else(|| above(Reply::PlacedPresent0))?;
-        Some(Placed { place, is_absent: absent.is_some() })
+        let position = absent.or_else(|| above(Reply::PlacedPresent0))?;
+        Some(Placed { position, is_absent: absent.is_some() })
     }
 }
 
@@ -316,7 +316,7 @@ impl Client {
             queue_node: 0,
             is_foreign: false,
             stands: false,
-            place: OUTSIDE,
+            position: OUTSIDE,
             is_asking: false,
             timer: Timer::None,
             overtakes: false,
@@ -352,17 +352,17 @@ impl State {
     }
 
     /// `LPOS`.
-    pub fn place_of(&self, n: usize, c: usize) -> Option<usize> {
+    pub fn position_of(&self, n: usize, c: usize) -> Option<usize> {
         self.queues[n].iter().position(|it| *it == number(c))
     }
 
     pub fn stands(&self, c: usize) -> bool {
-        self.place_of(self.clients[c].queue_node, c).is_some()
+        self.position_of(self.clients[c].queue_node, c).is_some()
     }
 
     pub fn leave_queue(&mut self, n: usize, c: usize) {
-        if let Some(place) = self.place_of(n, c) {
-            self.queues[n].copy_within(place + 1.., place);
+        if let Some(position) = self.position_of(n, c) {
+            self.queues[n].copy_within(position + 1.., position);
             self.queues[n][CLIENTS - 1] = 0;
         }
     }

@@ -74,7 +74,7 @@ pub(crate) struct Link {
     /// What the first bytes of the last connection say, if no Redis server has sent them.
     pub(super) foreign: Option<Arc<str>>,
     /// The address that Sentinels have named.
-    pub(crate) place: Option<Arc<str>>,
+    pub(crate) endpoint: Option<Arc<str>>,
     /// The addresses of its name that were tried for the present connection, or for the last one.
     pub(crate) tried: Vec<Arc<str>>,
     last_failure: NodeOutcome,
@@ -103,7 +103,7 @@ impl Link {
             is_heard: false,
             ended_unheard: false,
             foreign: None,
-            place: None,
+            endpoint: None,
             tried: Vec::new(),
             last_failure: NodeOutcome::NotConnected,
             connect_timeout,

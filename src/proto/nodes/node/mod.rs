@@ -380,15 +380,15 @@ impl Node {
             }
             _ => None,
         };
-        let place = match &self.link.place {
-            _ if !is_of_place(outcome) => return words,
-            Some(place) => format!("Sentinels named {place}"),
+        let endpoint = match &self.link.endpoint {
+            _ if !is_of_endpoint(outcome) => return words,
+            Some(endpoint) => format!("Sentinels named {endpoint}"),
             None if !self.link.tried.is_empty() => format!("tried {}", self.link.tried.join(", ")),
             None => return words,
         };
         Some(match words {
-            Some(words) => format!("{words}; {place}").into(),
-            None => place.into(),
+            Some(words) => format!("{words}; {endpoint}").into(),
+            None => endpoint.into(),
         })
     }
 }
@@ -404,7 +404,7 @@ fn is_of_peer(outcome: NodeOutcome) -> bool {
 }
 
 /// Whether it depends on the server that answers, and counts as its failure.
-fn is_of_place(outcome: NodeOutcome) -> bool {
+fn is_of_endpoint(outcome: NodeOutcome) -> bool {
     match outcome {
         NodeOutcome::TimedOut(phase) => phase != Phase::Lookup,
         NodeOutcome::Disconnected(_)

@@ -2,11 +2,11 @@
 //! up on one of the masters, and sleeps until it is told that its turn has come, or sees that the
 //! lock is free.
 //!
-//! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
-//! when an ordinary round of acquisition starts.
+//! A position in a queue is a hint about when to send, and never a vote. All that follows from it
+//! is when an ordinary round of acquisition starts.
 
 use super::choice::may_pass_on;
-use super::entry::{PLACE_NONE, Phase, QueueEntry, StartedBy};
+use super::entry::{POSITION_NONE, Phase, QueueEntry, StartedBy};
 use super::local_queue::WaitingOp;
 use super::{Cx, LocalQueues, WaitOrder};
 use crate::proto::command::Step;
@@ -40,7 +40,7 @@ impl LocalQueues {
         entry.free_since = None;
         entry.watch.forget();
         entry.check_at = entry.backoff.note_refused(cx.now, round_trip, refused, random);
-        self.take_place(cx, who, number)
+        self.queue_up(cx, who, number)
     }
 
     /// The next of a local queue waits in the place of the one before it, or behind a crowd (W7,
@@ -53,10 +53,11 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         (entry.held, entry.check_at) = (None, None);
         entry.watch.forget();
-        self.take_place(cx, who, number)
+        self.queue_up(cx, who, number)
     }
 
-    /// Others wait on the masters: without a place, it lets those come first that are told to go.
+    /// Others wait on the masters: without a position, it lets those come first that are told to
+    /// go.
     pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) {
         if !self.queue_up_first(cx, who, key) {
             self.desk.sleep_until(who, cx.now.after(cx.stagger()));
@@ -64,7 +65,7 @@ impl LocalQueues {
     }
 
     /// The acquisition is now the first of its local queue, which has this entry (W12). If the one
-    /// before it was waiting there, the place and the watches stay as they are. If that one was
+    /// before it was waiting there, the position and the watches stay as they are. If that one was
     /// about to try, this one tries, because no second message says that the lock is free. Returns
     /// whether it goes on from there.
     pub(super) fn inherit(
@@ -108,14 +109,14 @@ impl LocalQueues {
 
     /// Queues up at the queue node, or at another one if it is lost. Without any, the entry is
     /// given up: returns false.
-    pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
+    pub(super) fn queue_up(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
         if !self.find_queue_node(cx, number) {
             self.leave_entry(cx, number);
             return false;
         }
         let random = cx.entropy.next_u64();
         self.entries.entry(number).polls.begin_again(cx.now, random);
-        self.ask_for_place(cx, number);
+        self.ask_for_position(cx, number);
         self.desk.sleep_until(who, self.entries.entry(number).due());
         true
     }
@@ -140,8 +141,8 @@ impl LocalQueues {
         queue_node.is_some()
     }
 
-    /// Asks the queue node for a place, as soon as it is known that one can wait there (W4, W5).
-    pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
+    /// Asks the queue node for a position, as soon as it is known that one can wait there (W4, W5).
+    pub(super) fn ask_for_position(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(queue_node) = self
             .entries
             .entry(number)
@@ -186,7 +187,7 @@ impl LocalQueues {
             entry.seat.queue_node == Some(node) && entry.seat.phase == Phase::Unqueued
         };
         for number in self.entries.numbers_where(is_here) {
-            self.ask_for_place(cx, number);
+            self.ask_for_position(cx, number);
         }
     }
 
@@ -252,13 +253,13 @@ impl LocalQueues {
             self.do_what_is_due(cx, who, number);
         } else {
             entry.move_on(cx.now, random);
-            self.ask_for_place(cx, number);
+            self.ask_for_position(cx, number);
         }
         self.set_entry_timer(number);
         true
     }
 
-    /// Asks for the place again. The first in the queue also looks at other nodes (W10).
+    /// Asks for the position again. The first in the queue also looks at other nodes (W10).
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let entry = self.entries.entry(number);
         entry.polls.next(cx.now, random);
@@ -274,7 +275,7 @@ impl LocalQueues {
             entry.watch.rotation = entry.watch.rotation.wrapping_add(1);
             entry.check_by(cx.now);
         }
-        self.ask_for_place(cx, number);
+        self.ask_for_position(cx, number);
     }
 
     pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) {
@@ -294,15 +295,15 @@ impl LocalQueues {
             entry.check_at = None;
             match entry.seat.position() {
                 None | Some(0 | 1) => self.watch(cx, number),
-                Some(_) => self.ask_for_place(cx, number),
+                Some(_) => self.ask_for_position(cx, number),
             }
         }
     }
 }
 
-/// How a place is left.
+/// How a position is left.
 impl LocalQueues {
-    /// The key's local queue has no use for its places (W12).
+    /// The key's local queue has no use for its positions (W12).
     pub(crate) fn leave_entry_of(&mut self, cx: &Cx<'_>, key: &Key) {
         if let Some(number) = self.queues.entry_of(key) {
             self.leave_entry(cx, number);
@@ -319,8 +320,8 @@ impl LocalQueues {
         }
     }
 
-    /// The local queue's place at its queue node goes to a visit. Returns the queue node.
-    pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
+    /// The local queue's position at its queue node goes to a visit. Returns the queue node.
+    pub(super) fn give_position(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
         let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
         self.queues.set_entry(&key, None);
         for other in seat.queue_nodes.iter().filter(|other| Some(*other) != seat.queue_node) {
@@ -329,7 +330,7 @@ impl LocalQueues {
         seat.queue_node
     }
 
-    /// A visit leaves the place that was the local queue's: the local queue has its next turn
+    /// A visit leaves the position that was the local queue's: the local queue has its next turn
     /// behind the others.
     pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, queue_node: usize) {
         let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
@@ -342,19 +343,19 @@ impl LocalQueues {
         }
         self.step_aside(cx, queue_node, key, Step::Out);
         if is_there {
-            self.ask_for_place(cx, number);
+            self.ask_for_position(cx, number);
             self.set_entry_timer(number);
         }
     }
 
-    /// A queue node that stands still is not told: the place there is passed over, or passed on
+    /// A queue node that stands still is not told: the position there is passed over, or passed on
     /// when it is told to go.
     pub(super) fn step_aside(&mut self, cx: &Cx<'_>, queue_node: usize, key: Key, to: Step) {
         if !may_pass_on(cx.nodes, queue_node) {
             return;
         }
-        let place = self.entries.leave(key);
-        self.desk.send(queue_node, WaitCommand::StepOut(place, to));
+        let number = self.entries.leave(key);
+        self.desk.send(queue_node, WaitCommand::StepOut(number, to));
     }
 
     /// The acquisition that waits in this entry, and its patience. `None` while a round of it is in
@@ -365,8 +366,8 @@ impl LocalQueues {
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.
-    pub(crate) fn place_of(&self, key: &Key) -> Option<u32> {
+    pub(crate) fn position_of(&self, key: &Key) -> Option<u32> {
         let number = self.queues.entry_of(key)?;
-        self.entries.get(number)?.seat.position().filter(|place| *place != PLACE_NONE)
+        self.entries.get(number)?.seat.position().filter(|position| *position != POSITION_NONE)
     }
 }
