@@ -54,7 +54,7 @@ impl fmt::Debug for Owned {
 
 /// What a node answers to the two questions about a key.
 #[derive(Debug, Clone)]
-pub(crate) enum Said {
+pub(crate) enum FoundKey {
     Holding(Holding),
     Owned(Box<Owned>),
 }
@@ -231,9 +231,9 @@ mod tests {
     use super::*;
 
     /// An outcome, and the holder with its seconds.
-    type Said = (NodeOutcome, Option<(&'static str, Option<u64>)>);
+    type FoundKey = (NodeOutcome, Option<(&'static str, Option<u64>)>);
 
-    fn inspection(nodes: &[Said]) -> Inspection {
+    fn inspection(nodes: &[FoundKey]) -> Inspection {
         let nodes = nodes.iter().enumerate().map(|(node, (outcome, holding))| NodeInspection {
             message: None,
             node,
@@ -248,10 +248,10 @@ mod tests {
         Inspection::new(nodes.collect())
     }
 
-    const FREE: Said = (NodeOutcome::Absent, None);
-    const DOWN: Said = (NodeOutcome::NotConnected, None);
+    const FREE: FoundKey = (NodeOutcome::Absent, None);
+    const DOWN: FoundKey = (NodeOutcome::NotConnected, None);
 
-    fn held(holder: &'static str, left: impl Into<Option<u64>>) -> Said {
+    fn held(holder: &'static str, left: impl Into<Option<u64>>) -> FoundKey {
         (NodeOutcome::Held, Some((holder, left.into())))
     }
 

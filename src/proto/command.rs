@@ -277,7 +277,7 @@ pub enum Wait<'a> {
         /// The value that the key must hold.
         token: &'a LockToken,
         /// Whether the queue moves on.
-        tell: Tell,
+        notify: Notify,
     },
     /// Leaves the queue for a key, or takes its first position. The first two clients in the queue
     /// are notified.
@@ -293,11 +293,11 @@ pub enum Wait<'a> {
 
 /// The effect of a release on the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
+pub enum Notify {
     /// The engine leaves the queue, and the first two of the others are notified.
     Next,
     /// The queue stays as it is: its length is only counted.
-    Nobody,
+    CountOnly,
 }
 
 /// The new position of an engine in a queue.

@@ -13,7 +13,7 @@ use super::outgoing::Outgoing;
 use super::request::{InFlight, Question, Request, WaitCommand};
 use super::wait::{Cx, WaitQueues};
 use super::{Engine, NodeSet};
-use crate::inspection::Said;
+use crate::inspection::FoundKey;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::proto::index::RoundId;
@@ -47,7 +47,7 @@ impl Engine {
             NodeEvent::Elected { master_for } => at.guard.elected(master_for),
             NodeEvent::Located(endpoint) => at.link.endpoint = Some(endpoint.into()),
             NodeEvent::Trying(address) => at.link.tried.push(address.into()),
-            NodeEvent::Foreign(said) => at.keep_foreign(said),
+            NodeEvent::Foreign(peer) => at.keep_foreign(peer),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
             NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
             NodeEvent::Connecting(phase) => {
@@ -280,7 +280,7 @@ impl Engine {
             }
             Push::AllChanged => {
                 for entry in self.waits.local.entries.watched_at(node) {
-                    self.with_waits(now, |waits, cx| waits.local.tell_change(cx, node, entry));
+                    self.with_waits(now, |waits, cx| waits.local.note_change(cx, node, entry));
                 }
                 true
             }
@@ -335,7 +335,7 @@ impl Engine {
         }
         if let (Reply::Owned(owned), true) = (&reply, kind.is_inspection()) {
             let asked = self.rounds.awaits(round, node);
-            self.operations.note_said(asked, node, Said::Owned(owned.clone()));
+            self.operations.note_found(asked, node, FoundKey::Owned(owned.clone()));
             return Some(NodeOutcome::Held);
         }
         let Some(answer) = kind.answer(&reply, self.config.notices_flushes()) else {
@@ -370,7 +370,7 @@ impl Engine {
             Answer::Holding(holding) => {
                 let Some(holding) = holding else { return Some(NodeOutcome::Absent) };
                 let asked = self.rounds.awaits(round, node);
-                self.operations.note_said(asked, node, Said::Holding(holding));
+                self.operations.note_found(asked, node, FoundKey::Holding(holding));
                 NodeOutcome::Held
             }
             // A flush deletes the marker with the locks. A copy that this command has set is

@@ -6,7 +6,7 @@ use super::limits::OPERATIONS_MAX;
 use super::nodes::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
-use crate::inspection::{Inspection, NodeInspection, Said};
+use crate::inspection::{FoundKey, Inspection, NodeInspection};
 use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Unfit};
@@ -86,18 +86,18 @@ impl Engine {
 
 /// What the nodes have said, with the reports of their round.
 #[cold]
-pub(super) fn inspection(reports: Vec<NodeReport>, found: &[Option<Said>]) -> Inspection {
-    let nodes = reports.into_iter().zip(found).map(|(report, said)| NodeInspection {
+pub(super) fn inspection(reports: Vec<NodeReport>, found: &[Option<FoundKey>]) -> Inspection {
+    let nodes = reports.into_iter().zip(found).map(|(report, key)| NodeInspection {
         node: report.node,
         address: report.address,
         outcome: report.outcome,
         message: report.message,
-        holding: match said {
-            Some(Said::Holding(holding)) => Some(*holding),
+        holding: match key {
+            Some(FoundKey::Holding(holding)) => Some(*holding),
             _ => None,
         },
-        owned: match said {
-            Some(Said::Owned(owned)) => Some(owned.clone()),
+        owned: match key {
+            Some(FoundKey::Owned(owned)) => Some(owned.clone()),
             _ => None,
         },
     });

@@ -21,8 +21,8 @@ impl Engine {
         let ttl = self.config.ttl(lease.ttl());
         let validity = ttl.as_ref().ok().and_then(|ttl| self.config.drift.validity(*ttl));
         let terms = Terms::new(now, validity.unwrap_or_default(), how, self.config.node_timeout);
-        let tell_at = terms.tell_at(now, deadline);
-        let keep = Box::new(Keep { terms, tell_at, renewals: 0, error: ttl.err() });
+        let report_at = terms.report_at(now, deadline);
+        let keep = Box::new(Keep { terms, report_at, renewals: 0, error: ttl.err() });
         let cause = match keep.error {
             Some(_) => Some(LossCause::Refused),
             None if lease.is_valid_at(now) => None,
@@ -35,7 +35,7 @@ impl Engine {
             None => {
                 let random = self.entropy.next_u64();
                 let at = terms.first_renewal(now, deadline, random);
-                self.operations.set_timer(op, at.min(tell_at));
+                self.operations.set_timer(op, at.min(report_at));
             }
         }
         self.operations.id_of(op)
@@ -46,20 +46,20 @@ impl Engine {
         let Task::Keep { lease, keep } = &self.operations[op].task else {
             unreachable!("called for kept locks only");
         };
-        let (lease, tell_at, terms) = (*lease, keep.tell_at, &keep.terms);
+        let (lease, report_at, terms) = (*lease, keep.report_at, &keep.terms);
         let held = &self.operations.leases[lease];
         let cause = match self.operations[op].progress {
             // Whatever the notice is: the masters had their time.
-            Progress::Voting(_) if now >= tell_at => Some(LossCause::Unavailable),
+            Progress::Voting(_) if now >= report_at => Some(LossCause::Unavailable),
             _ if !held.is_valid_at(now) => Some(LossCause::Late),
-            Progress::Waiting if now >= tell_at && keep.error.is_none() => Some(LossCause::Late),
-            _ if now >= tell_at => Some(LossCause::Unavailable),
+            Progress::Waiting if now >= report_at && keep.error.is_none() => Some(LossCause::Late),
+            _ if now >= report_at => Some(LossCause::Unavailable),
             _ if keep.renewals >= terms.renewals_max => Some(LossCause::RenewalsMax),
             _ if now >= terms.ends => Some(LossCause::LifetimeMax),
             _ => None,
         };
         match (cause, self.operations[op].progress) {
-            (None, _) => self.start_extension(now, op, lease, held.claim.ttl, tell_at),
+            (None, _) => self.start_extension(now, op, lease, held.claim.ttl, report_at),
             (Some(cause), Progress::Voting(round)) => {
                 self.rounds[round].decided = true;
                 self.operations.conclude(op, Progress::Lost(cause, Some(round)));
@@ -70,8 +70,8 @@ impl Engine {
 
     /// A renewal has ended, or the lock is lost. `None` if a renewal failed and another follows.
     pub(super) fn finish_kept(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
-        let (progress, tell_at) =
-            (self.operations[op].progress, self.operations.keep_of(op).1.tell_at);
+        let (progress, report_at) =
+            (self.operations[op].progress, self.operations.keep_of(op).1.report_at);
         let lease = self.operations.keep_of(op).0;
         let cause = match progress {
             // A renewal raises the deadline only before the old one (R22).
@@ -80,15 +80,15 @@ impl Engine {
                 let random = self.entropy.next_u64();
                 let (_, keep) = self.operations.keep_of(op);
                 (keep.renewals, keep.error) = (keep.renewals.saturating_add(1), None);
-                keep.tell_at = keep.terms.tell_at(now, deadline);
-                let at = keep.terms.next_renewal(now, deadline, random).min(keep.tell_at);
+                keep.report_at = keep.terms.report_at(now, deadline);
+                let at = keep.terms.next_renewal(now, deadline, random).min(keep.report_at);
                 self.rounds.disown(round);
                 self.operations.wait_until(op, at);
                 return Some(Done::Renewed(deadline));
             }
             Progress::Won(_) => LossCause::Late,
             Progress::Failed(Failure::Expired, _) => LossCause::Gone,
-            Progress::Failed(failure, Some(round)) if now < tell_at => {
+            Progress::Failed(failure, Some(round)) if now < report_at => {
                 let error = LockError::new(
                     failure.into(),
                     1,
@@ -98,7 +98,7 @@ impl Engine {
                 let random = self.entropy.next_u64();
                 let (_, keep) = self.operations.keep_of(op);
                 keep.error = Some(error);
-                let at = keep.terms.retry_at(now, random).min(tell_at);
+                let at = keep.terms.retry_at(now, random).min(report_at);
                 self.rounds.disown(round);
                 self.operations.wait_until(op, at);
                 return None;

@@ -69,8 +69,8 @@ pub use crate::validity::Ttl;
 pub(crate) use command::ReleaseWith;
 pub use command::{
     Command, Counter, Credentials, Expiry, FlushMarker, Foreign, FormCommand, FormStep, Grant,
-    History, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape, Sighting,
-    Step, Tell, Trial, TrialFirst, Wait, Wakeup,
+    History, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
+    Sighting, Step, Trial, TrialFirst, Wait, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
@@ -408,12 +408,12 @@ impl Engine {
                 };
                 Some(Action::Send { nodes, command })
             }
-            Outgoing::HandOn(node, round, tell) => {
+            Outgoing::HandOn(node, round, notify) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
                 let claim = self.rounds.claim(round);
                 Some(Action::Send {
                     nodes,
-                    command: self.waits.local.desk.hand_on_command(claim, tell),
+                    command: self.waits.local.desk.hand_on_command(claim, notify),
                 })
             }
             Outgoing::Wait(node, command) => {
@@ -693,11 +693,11 @@ impl Engine {
     fn with_waits<T>(
         &mut self,
         now: Moment,
-        tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>) -> T,
+        act: impl FnOnce(&mut WaitQueues, &mut Cx<'_>) -> T,
     ) -> T {
         let (nodes, entropy) = (&mut self.nodes, &mut *self.entropy);
         let rounds_take = self.rounds.round_trip();
-        let answer = tell(&mut self.waits, &mut Cx { now, nodes, entropy, rounds_take });
+        let answer = act(&mut self.waits, &mut Cx { now, nodes, entropy, rounds_take });
         if self.waits.local.desk.has_orders() {
             self.follow_waits(now);
         }

@@ -16,7 +16,7 @@ use super::op_id::OpId;
 use super::patience::Patience;
 use super::terms::Keep;
 use super::timer::Timers;
-use crate::inspection::Said;
+use crate::inspection::FoundKey;
 use crate::keep_alive::LossCause;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
@@ -49,7 +49,7 @@ pub(crate) enum Task {
         refused: Option<LockError>,
     },
     /// What each node has said.
-    Inspect { found: Vec<Option<Said>> },
+    Inspect { found: Vec<Option<FoundKey>> },
     /// Whether the lock was valid when its release began.
     Release { was_valid: bool },
     /// The lock is renewed until it is stopped or lost.
@@ -383,9 +383,9 @@ impl Operations {
 
     /// A node has said to this inspection what it has.
     #[cold]
-    pub(super) fn note_said(&mut self, op: Option<OpIndex>, node: usize, said: Said) {
+    pub(super) fn note_found(&mut self, op: Option<OpIndex>, node: usize, key: FoundKey) {
         if let Some(Task::Inspect { found }) = op.map(|op| &mut self[op].task) {
-            found[node] = Some(said);
+            found[node] = Some(key);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is to be sent, or done with a connection.
 
-use super::command::Tell;
+use super::command::Notify;
 use super::request::{Question, WaitCommand};
 use crate::proto::index::RoundId;
 use crate::quorum::NodeSet;
@@ -16,7 +16,7 @@ pub(crate) enum Outgoing {
     Round(NodeSet, RoundId),
     Raise(NodeSet, RoundId),
     /// The release of this round at a queue node, and what becomes of the queue.
-    HandOn(usize, RoundId, Tell),
+    HandOn(usize, RoundId, Notify),
     Wait(usize, WaitCommand),
 }
 

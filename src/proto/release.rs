@@ -235,7 +235,7 @@ impl Engine {
         if !queue_nodes.is_empty() {
             self.rounds.note_sent(round, queue_nodes, queue_nodes.len());
             for queue_node in queue_nodes.iter() {
-                self.nodes.outbox.push_back(Outgoing::HandOn(queue_node, round, hand.tell));
+                self.nodes.outbox.push_back(Outgoing::HandOn(queue_node, round, hand.notify));
             }
         }
         if !others.is_empty() {

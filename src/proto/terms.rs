@@ -56,7 +56,7 @@ impl Terms {
 
     /// When to report a loss: the notice before `deadline`, but at most half of the validity that
     /// is left at `now`.
-    pub(crate) fn tell_at(&self, now: Moment, deadline: Moment) -> Moment {
+    pub(crate) fn report_at(&self, now: Moment, deadline: Moment) -> Moment {
         let left = deadline.since(now);
         deadline.before(self.notice.min(left / NOTICE_PART_MAX))
     }
@@ -100,7 +100,7 @@ impl Terms {
 pub(crate) struct Keep {
     pub(super) terms: Terms,
     /// When a loss is reported, unless a renewal succeeds before.
-    pub(super) tell_at: Moment,
+    pub(super) report_at: Moment,
     pub(super) renewals: u32,
     /// Why the last renewal failed, if it did.
     pub(super) error: Option<LockError>,
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn loss_is_reported_before_the_deadline_and_not_before_half_of_what_is_left() {
         let deadline = START.after(10 * SECOND);
-        assert_eq!(TERMS.tell_at(START, deadline), deadline.before(2 * SECOND));
+        assert_eq!(TERMS.report_at(START, deadline), deadline.before(2 * SECOND));
         let late = deadline.before(SECOND);
-        assert_eq!(TERMS.tell_at(late, deadline), deadline.before(SECOND / 2));
-        assert_eq!(TERMS.tell_at(deadline, deadline), deadline);
+        assert_eq!(TERMS.report_at(late, deadline), deadline.before(SECOND / 2));
+        assert_eq!(TERMS.report_at(deadline, deadline), deadline);
     }
 
     /// A lock with little left is due at once.

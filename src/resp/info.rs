@@ -18,17 +18,17 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 /// Parsed often, so it reads each line only once.
 pub(super) fn replication(text: &[u8]) -> Replication {
-    let mut said = Replication::default();
+    let mut reported = Replication::default();
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(role) = line.strip_prefix(b"role:") {
-            said.master = Some(role.trim_ascii_end() == b"master");
+            reported.master = Some(role.trim_ascii_end() == b"master");
         } else if let Some(name) = line.strip_prefix(b"master_replid:") {
-            said.history = history(name);
+            reported.history = history(name);
         } else if let Some(offset) = line.strip_prefix(b"second_repl_offset:") {
-            said.promoted = promoted(offset);
+            reported.promoted = promoted(offset);
         }
     }
-    said
+    reported
 }
 
 /// What is no number says nothing: Garnet, which has no such offset, writes `N/A`.

@@ -48,19 +48,19 @@ fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, Protoco
         b'|' => return Err(ProtocolError::Unexpected),
         _ => return Err(ProtocolError::Malformed),
     };
-    let Some(said) = line(bytes, longest_line.min(longest))? else {
+    let Some(text) = line(bytes, longest_line.min(longest))? else {
         return Ok(None);
     };
-    let end = said.len() + 3;
+    let end = text.len() + 3;
     Ok(match kind {
-        b'$' | b'*' if said == b"-1" => Some((end, 0)),
+        b'$' | b'*' if text == b"-1" => Some((end, 0)),
         b'$' | b'=' | b'!' => {
             let longest = longest.checked_sub(end + 2).ok_or(ProtocolError::TooLarge)?;
             let length = if *kind == b'=' { verbatim_length } else { text_length };
             length(bytes, longest)?.map(|length| (length, 0))
         }
         b'*' | b'%' | b'~' | b'>' => {
-            let count = number(said).ok_or(ProtocolError::TooLarge)?;
+            let count = number(text).ok_or(ProtocolError::TooLarge)?;
             Some((end, if *kind == b'%' { 2 * count } else { count }))
         }
         _ => Some((end, 0)),

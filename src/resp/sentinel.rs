@@ -119,8 +119,8 @@ pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaste
         None => return Ok(None),
         Some(b'*') => {}
         Some(b'-') => {
-            let said = line(bytes, LINE_BYTES_MAX)?;
-            return said.map_or(Ok(None), |said| Err(NoMaster::Refused(SentinelRefusal::of(said))));
+            let text = line(bytes, LINE_BYTES_MAX)?;
+            return text.map_or(Ok(None), |text| Err(NoMaster::Refused(SentinelRefusal::of(text))));
         }
         Some(_) => return Err(NoMaster::Protocol),
     }
@@ -189,7 +189,7 @@ fn parsed<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
 mod tests {
     use super::*;
 
-    fn said(pairs: &[(&str, &str)]) -> Vec<u8> {
+    fn text(pairs: &[(&str, &str)]) -> Vec<u8> {
         let word = |word: &str| format!("${}\r\n{word}\r\n", word.len());
         let pairs: Vec<_> =
             pairs.iter().flat_map(|(name, value)| [word(name), word(value)]).collect();
@@ -211,7 +211,7 @@ mod tests {
     fn with(name: &str, value: &str) -> Vec<u8> {
         let mut pairs = USUAL;
         pairs.iter_mut().filter(|pair| pair.0 == name).for_each(|pair| pair.1 = value);
-        said(&pairs.map(|pair| pair))
+        text(&pairs.map(|pair| pair))
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
             others: None,
             replicas: Some(3),
         };
-        let usual = said(&USUAL);
+        let usual = text(&USUAL);
         assert_eq!(answer(&usual), Ok(Some(expected.clone())));
         let after_auth = [b"+OK\r\n", &usual[..]].concat();
         assert_eq!(answer(&after_auth), Ok(Some(expected)));
@@ -295,7 +295,7 @@ mod tests {
         }
         for (name, _) in &USUAL[1..7] {
             let without: Vec<_> = USUAL.into_iter().filter(|pair| pair.0 != *name).collect();
-            assert_eq!(answer(&said(&without)), Err(NoMaster::Protocol), "{name}");
+            assert_eq!(answer(&text(&without)), Err(NoMaster::Protocol), "{name}");
         }
     }
 }

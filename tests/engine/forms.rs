@@ -581,7 +581,7 @@ fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, resource.clone());
         assert_eq!(scenario.drain(), []);
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{resource:?}");
         scenario.replies(ALL, YES);
         let lease = scenario.acquired().unwrap();
@@ -604,7 +604,7 @@ fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
     }
 }
 
-/// K9: who is told in vain leaves the lock to those behind it, and so does one that gives up.
+/// K9: who is notified in vain leaves the lock to those behind it, and so does one that gives up.
 #[test]
 fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     let mut scenario = queueing();
@@ -612,7 +612,7 @@ fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     let leaves = Acted::Wait(queue_node, Waits::StepOut(Step::Out));
     let mut queued = 0;
     for _ in 0..5 {
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
@@ -645,14 +645,14 @@ fn k9_first_in_the_queue_asks_and_one_that_is_out_queues_up_again() {
     let queue_node = standing(&mut scenario, share());
     wait(&mut scenario, share(), 100 * SECOND);
     scenario.drain();
-    scenario.tell(queue_node, "or");
+    scenario.notify(queue_node, "or");
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     for letter in ["pr", "gr"] {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, share());
         wait(&mut scenario, share(), 100 * SECOND);
         scenario.drain();
-        scenario.tell(queue_node, letter);
+        scenario.notify(queue_node, letter);
         let acted = scenario.drain();
         assert!(matches!(acted[..], [Acted::Take(..), Acted::Take(..)]), "{letter}: {acted:?}");
     }
@@ -666,7 +666,7 @@ fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
         let queue_node = standing(&mut scenario, alone());
         wait(&mut scenario, alone(), 100 * SECOND);
         scenario.drain();
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         scenario.drain();
         scenario.replies(ALL, YES);
         let mut lease = scenario.acquired().unwrap();
@@ -686,7 +686,7 @@ fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
 fn k9_message_after_a_lock_has_expired_is_for_the_next() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let _forgotten = scenario.acquired().unwrap();
@@ -696,7 +696,7 @@ fn k9_message_after_a_lock_has_expired_is_for_the_next() {
     scenario.replies(ALL, NO);
     scenario.drain();
     scenario.replies(ALL, NO);
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     assert!(scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))));
 }
 
@@ -706,9 +706,9 @@ fn k9_set_waits_for_the_lock_that_was_named() {
     for (index, waits_for, other) in [(1, "ga", "gb"), (2, "gb", "ga")] {
         let mut scenario = queueing();
         let queue_node = standing_after(&mut scenario, set(), Reply::Integer(1 + index));
-        scenario.tell(queue_node, other);
+        scenario.notify(queue_node, other);
         assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
-        scenario.tell(queue_node, waits_for);
+        scenario.notify(queue_node, waits_for);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{waits_for}");
     }
 }
@@ -762,7 +762,7 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     let position = |position: i64| Reply::Integer((position << 40) + 10_002);
     scenario.reply(queue_node, position(1));
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
     let lease = scenario.acquired().unwrap();
@@ -848,7 +848,7 @@ fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
         assert!(!queue_nodes.contains(&queue_node), "{queue_nodes:?}");
         scenario.reply(queue_node, Reply::Integer(1 << 40));
         assert_eq!(scenario.drain(), [], "others are before it");
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     }
 }
@@ -910,7 +910,7 @@ fn k9_row_of_permits_ends_with_a_look_at_slots() {
         scenario.reply(queue_node, behind.clone());
         assert_eq!(scenario.drain(), []);
         said(&mut scenario);
-        scenario.tell(queue_node, &format!("gs{{3}}:{others_at}"));
+        scenario.notify(queue_node, &format!("gs{{3}}:{others_at}"));
         assert_eq!(asked_slot(&mut scenario), Some(others_at));
     }
     let mut scenario = queueing();
@@ -930,7 +930,7 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
     let (_, queue_node) = row(&mut scenario, &slots(3));
     let behind = Reply::Integer((1 << 40) + 10_002);
     scenario.reply(queue_node, behind.clone());
-    scenario.tell(queue_node, "gs{3}:0");
+    scenario.notify(queue_node, "gs{3}:0");
     scenario.drain();
     take_and_give_up(&mut scenario);
     said(&mut scenario);
@@ -1012,7 +1012,7 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
         }
         // It stands behind the others until it is told.
         assert_eq!(looks(&mut scenario), None, "{key}");
-        scenario.tell(queue_node, key);
+        scenario.notify(queue_node, key);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{key}");
     }
 }
@@ -1037,7 +1037,7 @@ fn k9_row_of_sets_behind_others_ends_with_a_look_at_each_key() {
     let mut scenario = queueing();
     let mut queue_node = standing_after(&mut scenario, set(), Reply::Integer(2));
     for _ in 0..4 {
-        scenario.tell(queue_node, "ga");
+        scenario.notify(queue_node, "ga");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         take_and_give_up(&mut scenario);
         scenario.reply(queue_node, NO);
@@ -1068,7 +1068,7 @@ fn k9_rows_of_sets_look_at_four_keys_each() {
                 take_and_give_up(&mut scenario);
             }
         }
-        scenario.tell(queue_node, key);
+        scenario.notify(queue_node, key);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{rows} rows, {key}");
     }
 }
@@ -1107,7 +1107,7 @@ fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
     for (position, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
         let mut scenario = slow_to_ask();
         let queue_node = standing(&mut scenario, alone());
-        scenario.tell(queue_node, "or");
+        scenario.notify(queue_node, "or");
         assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
         scenario.reply(queue_node, Reply::Integer((position << 40) + left));
         scenario.pass(2 * MS);
@@ -1146,7 +1146,7 @@ fn k9_sets_join_the_queues_of_their_keys_in_turn() {
         assert_eq!(follow(&mut scenario, acted, position.clone()).1.len(), 1);
     }
     for (key, node) in ["ga", "gb"].into_iter().zip(nodes) {
-        scenario.tell(node, key);
+        scenario.notify(node, key);
         let acted = scenario.drain();
         assert!(matches!(acted[..], [Acted::Take(..)]), "{key}: {acted:?}");
     }
@@ -1415,7 +1415,7 @@ fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
         queue_node = refused_once_more(&mut scenario, 0).1[0];
     }
     assert_ne!(queue_node, home);
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![home]));
 }
 
@@ -1446,10 +1446,10 @@ fn k9_place_at_a_slow_node_is_left_when_it_is_notified_there() {
             scenario.reply(home, reply);
         }
         assert_eq!(scenario.drain(), []);
-        scenario.tell(home, letter);
+        scenario.notify(home, letter);
         let leaves = Acted::Wait(home, Waits::StepOut(Step::Out));
         assert_eq!(scenario.drain(), [leaves], "{letter}");
-        scenario.tell(joined[0], "gr");
+        scenario.notify(joined[0], "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{letter}");
     }
 }
@@ -1462,7 +1462,7 @@ fn k9_who_hears_of_others_stays_in_their_queue() {
         let home = standing(&mut scenario, alone());
         for _ in 0..8 {
             assert_eq!(refused_once_more(&mut scenario, 0), (vec![], vec![home]), "{letter}");
-            scenario.tell(home, letter);
+            scenario.notify(home, letter);
         }
     }
 }
@@ -1486,8 +1486,8 @@ fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
     assert_eq!(refuses(&mut scenario, wrong()), [home]);
     let second = refuses(&mut scenario, Reply::Integer((1 << 40) + 10_002))[0];
     assert_ne!(second, home);
-    // What it is told in vain brings it to the first candidate that gives a position.
-    scenario.tell(second, "gr");
+    // What it is notified in vain brings it to the first candidate that gives a position.
+    scenario.notify(second, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(ALL, NO);
     let acted = scenario.drain();
@@ -1502,18 +1502,18 @@ fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
     assert!(again.starts_with(&[home, second, third]), "{again:?}");
 }
 
-/// K9: the pause of one that was told in vain does not go beyond its patience.
+/// K9: the pause of one that was notified in vain does not go beyond its patience.
 #[test]
 fn k9_pause_does_not_go_beyond_the_patience() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
     for _ in 0..4 {
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         refused_once_more(&mut scenario, 1);
     }
     scenario.pass(100 * SECOND - 5 * MS);
     // It comes while a round is under way.
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     scenario.replies(ALL, NO);
     assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
@@ -2555,12 +2555,12 @@ fn k9_place_is_kept_until_the_release_although_another_gives_up() {
         let second = wait(&mut scenario, own(), 100 * SECOND);
         assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
         scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
         scenario.replies(ALL, YES);
         let lease = scenario.acquired().unwrap();
         if is_told {
-            scenario.tell(queue_node, "gr");
+            scenario.notify(queue_node, "gr");
             assert_eq!(scenario.drain(), [], "it has the lock that this is about");
         }
         let _ = scenario.engine.cancel(scenario.now, second);
@@ -2592,7 +2592,7 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
         scenario.replies(ALL, NO);
         queue_nodes.extend(follow(&mut scenario, acted, behind.clone()).1);
     }
-    scenario.tell(queue_nodes[0], "gr");
+    scenario.notify(queue_nodes[0], "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     let _ = scenario.engine.cancel(scenario.now, first);
     assert!(matches!(scenario.drain()[..], [Acted::Release(..), Acted::Take(..)]));
@@ -2640,24 +2640,24 @@ fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
     assert_eq!(let_in, [4, 8]);
 }
 
-/// K9: who was told in vain, and got the lock at last, has as many words again.
+/// K9: who was notified in vain, and got the lock at last, has as many words again.
 #[test]
 fn k9_words_in_vain_are_counted_anew_after_a_grant() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
     let position = Reply::Integer((1 << 40) + 10_002);
     for _ in 0..4 {
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
     }
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     take_and_give_up(&mut scenario);
     scenario.reply(queue_node, NO);
     wait(&mut scenario, alone(), 100 * SECOND);
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     scenario.reply(queue_node, position);
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
 }
 
@@ -2727,7 +2727,7 @@ fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
     let acted = scenario.drain();
     scenario.replies(ALL, NO);
     let queue_node = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1[0];
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
     let lease = scenario.acquired().unwrap();
@@ -2754,7 +2754,7 @@ fn k9_members_ask_in_turn() {
     follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
     scenario.take_said();
     for take in ["take r r:intent", "take r r:as", "take r r:intent"] {
-        scenario.tell(queue_node, "gr");
+        scenario.notify(queue_node, "gr");
         let acted = scenario.drain();
         assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
         assert!(scenario.take_said()[0].starts_with(take), "{take}");
@@ -2771,7 +2771,7 @@ fn k9_members_ask_in_turn() {
 fn k9_place_that_is_kept_is_not_forgotten_for_others() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();
@@ -2832,7 +2832,7 @@ fn k9_slot_keeps_its_place_whichever_is_refused_next() {
     scenario.replies(ALL, NO);
     let (left, joined) = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
     assert_eq!((left, joined), (vec![], vec![queue_node]));
-    scenario.tell(queue_node, "gs{3}:0");
+    scenario.notify(queue_node, "gs{3}:0");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
 }
 
@@ -2844,7 +2844,7 @@ fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, slots(3));
         match is_told {
-            true => scenario.tell(queue_node, "gs{3}:0"),
+            true => scenario.notify(queue_node, "gs{3}:0"),
             false => scenario.pass(SECOND),
         }
         assert_eq!(asked_slot(&mut scenario), Some(0));
@@ -2885,7 +2885,7 @@ fn k9_places_and_members_are_limited() {
             follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
         }
     }
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     let acted = scenario.drain();
     assert!(acted.iter().all(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
     assert_eq!(acted.len(), 128);
@@ -2901,14 +2901,14 @@ fn k9_row_begins_anew_behind_others() {
         take_and_give_up(&mut scenario);
     }
     let queue_node = standing(&mut scenario, alone());
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     take_and_give_up(&mut scenario);
     scenario.reply(queue_node, NO);
     wait(&mut scenario, alone(), 100 * SECOND);
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
-    scenario.tell(queue_node, "gr");
+    scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, QueueObstacle, QueueSupport as Ability};
 use muxlock::proto::{
-    Cancelled, Fencing, Lease, NodeEvent, OpId, Patience, Push, ReleaseHow, Reply, Step, Tell,
+    Cancelled, Fencing, Lease, NodeEvent, Notify, OpId, Patience, Push, ReleaseHow, Reply, Step,
 };
 use muxlock::resp;
 use muxlock::settings::Waiting;
@@ -343,7 +343,7 @@ fn w4_error_that_passes_is_no_answer() {
                 s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
             }
             if refused != 3 {
-                s.tell(queue_node, "t");
+                s.notify(queue_node, "t");
             }
             s.reply(queue_node, if refused == 3 { server_error(kind) } else { Reply::Integer(1) });
         }
@@ -487,7 +487,7 @@ fn w6_told_to_go_it_takes_the_lock_at_once() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
     assert_eq!(s.drain(), []);
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert!(sets(&s.drain()));
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [], "it is in front already");
@@ -501,7 +501,7 @@ fn w6_told_to_go_after_its_patience_it_starts_no_round() {
     let queue_node = standing(&mut s, 5, HELD);
     let rounds = s.engine.stats().rounds;
     s.now = s.now.after(PATIENCE);
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert_eq!(s.drain(), []);
     s.pass(Duration::ZERO);
     assert!(
@@ -516,7 +516,7 @@ fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
     for is_free in [true, false] {
         let mut s = queueing();
         let queue_node = standing(&mut s, 5, HELD);
-        s.tell(queue_node, "nresource");
+        s.notify(queue_node, "nresource");
         assert_eq!(s.drain(), []);
         s.pass(STAGGER);
         assert_eq!(s.drain()[..2], watch_of(queue_node));
@@ -545,7 +545,7 @@ fn w6_new_engine_that_is_next_waits_as_long_as_its_masters_are_far() {
     assert_eq!(s.drain(), [Acted::Wait(*queue_node, Waits::QueueUp)]);
     s.pass(Duration::from_millis(20));
     s.reply(*queue_node, position(5, HELD));
-    s.tell(*queue_node, "nresource");
+    s.notify(*queue_node, "nresource");
     // The usual time of a reply is 2.5 ms: all others came at once.
     s.pass(Duration::from_millis(11));
     assert_eq!(s.drain(), []);
@@ -558,9 +558,9 @@ fn w6_told_to_be_out_it_queues_up_anew() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 0, HELD);
     s.drain();
-    s.tell(queue_node, "oresource");
+    s.notify(queue_node, "oresource");
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.tell(queue_node, "oother");
+    s.notify(queue_node, "oother");
     assert_eq!(s.drain(), []);
 }
 
@@ -569,10 +569,10 @@ fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
     for word in ["gother", "pother", "nother", "aother"] {
-        s.tell(queue_node, word);
+        s.notify(queue_node, word);
         assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))], "{word}");
     }
-    s.tell(queue_node, "oother");
+    s.notify(queue_node, "oother");
     assert_eq!(s.drain(), []);
 }
 
@@ -588,7 +588,7 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     s.allow_waits(queue_node);
     s.drain();
     s.reply(queue_node, position(5, HELD));
-    s.tell(queue_node, "aresource");
+    s.notify(queue_node, "aresource");
     assert_eq!(s.drain(), []);
     assert_eq!(s.engine.place(id), Some(5));
 }
@@ -602,7 +602,7 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     assert_eq!(s.drain(), []);
     let other = (queue_node + 1) % NODES;
     for word in words {
-        s.tell(other, word);
+        s.notify(other, word);
         // It leaves the position there to those who look after the lock.
         let leaves = matches!(word, "aresource" | "nresource")
             .then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
@@ -616,7 +616,7 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     let (queue_node, _lease) = held_through_queue(&mut s);
     let told = s.engine.stats().notifications_received;
     for word in words.into_iter().chain(["gresource"]) {
-        s.tell(queue_node, word);
+        s.notify(queue_node, word);
         assert_eq!((s.drain(), s.engine.stats().notifications_received), (vec![], told), "{word}");
     }
 }
@@ -663,7 +663,7 @@ fn w7_lock_is_handed_on_at_the_queue_node_after_the_other_nodes() {
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     let acted = s.drain();
     let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
-    let [Acted::Release(released, token), Acted::HandOn(at, handed, Tell::Next)] = &acted[..]
+    let [Acted::Release(released, token), Acted::HandOn(at, handed, Notify::Next)] = &acted[..]
     else {
         panic!("{acted:?}")
     };
@@ -796,7 +796,7 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "others wait there");
 }
 
-/// It would otherwise always come before those that are told to go.
+/// It would otherwise always come before those that are notified.
 #[test]
 fn w7_without_a_place_it_lets_others_come_first() {
     let mut s = queueing();
@@ -840,7 +840,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
         assert!(sets(&s.drain()));
         let lease = granted(&mut s);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-        let is_told = |act: &&Acted| matches!(act, Acted::HandOn(_, _, Tell::Next));
+        let is_told = |act: &&Acted| matches!(act, Acted::HandOn(_, _, Notify::Next));
         told = told.max(s.drain().iter().filter(is_told).count());
         s.replies(0..NODES, Reply::Integer(1));
         assert!(s.done().is_some());
@@ -881,7 +881,7 @@ fn w7_queue_node_that_stands_still_hands_nothing_on() {
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let acted = s.drain();
         let is_release = |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&queue_node));
-        let [Acted::Release(..), Acted::HandOn(next, _, Tell::Next)] = acted[..] else {
+        let [Acted::Release(..), Acted::HandOn(next, _, Notify::Next)] = acted[..] else {
             panic!("{still:?}: {acted:?}")
         };
         assert_ne!(next, queue_node);
@@ -897,7 +897,7 @@ fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
         let mut s = queueing();
         let queue_node = standing(&mut s, 5, HELD);
         stands_still(&mut s, queue_node, still);
-        s.tell(queue_node, "gother");
+        s.notify(queue_node, "gother");
         assert_eq!(s.drain(), [], "{still:?}");
         for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
             let _ = s.engine.cancel(s.now, id);
@@ -915,7 +915,7 @@ fn w14_words_that_are_passed_on_do_not_pile_up() {
     let queue_node = standing(&mut s, 5, HELD);
     let mut passed_on = 0;
     for _ in 0..MOST + 100 {
-        s.tell(queue_node, "gother");
+        s.notify(queue_node, "gother");
         passed_on += s.drain().len();
     }
     assert_eq!(passed_on, MOST);
@@ -951,7 +951,7 @@ fn w7_without_others_it_tries_at_once() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     s.drain();
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
     assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::StepOut(Step::ToFront)), ..] | []));
@@ -966,7 +966,7 @@ fn w7_locks_of_its_own_turn_are_no_strangers() {
     let queue_node = standing(&mut s, 1, HELD);
     patient(&mut s);
     s.drain();
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     s.drain();
@@ -1051,7 +1051,7 @@ fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
     s.reply(queue_node, position(0, HELD));
     assert_eq!(s.drain()[..2], watch_of(queue_node));
     // Told to go, it does not wait either.
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert!(sets(&s.drain()));
 }
 
@@ -1276,7 +1276,7 @@ fn answer(s: &mut Scenario, acted: Acted, at: i64, left: impl Fn(usize) -> i64) 
             s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
         }
         Acted::Wait(node, Waits::Publish) => {
-            s.tell(node, "t");
+            s.notify(node, "t");
             s.reply(node, Reply::Integer(1));
         }
         Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(at, left(node))),
@@ -1321,7 +1321,7 @@ fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
     s.reply(queue_node, position(7, HELD));
     s.pass(Duration::from_millis(75));
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "the slow look");
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert!(sets(&s.drain()));
     s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Ok);
     let lease = s.acquired().expect("the others are a quorum");
@@ -1442,12 +1442,12 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
 
     // Its position says nothing of the lock.
     s.replies(0..NODES, Reply::Nil);
-    s.tell(queue_node, "presource");
+    s.notify(queue_node, "presource");
     let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX);
     assert!(!is_hastened(&pauses), "{pauses:?}");
-    // Who is told to go begins anew.
+    // Who is notified begins anew.
     s.replies(0..NODES, Reply::Nil);
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 2 * HASTENED_MAX);
     let (first, later) = pauses.split_at(HASTENED_MAX);
     assert!(is_hastened(first) && !is_hastened(later), "{pauses:?}");
@@ -1466,7 +1466,7 @@ fn w11_looks_are_hastened_anew_after_a_grant() {
     s.drain();
     s.engine.abandon(s.now, lease);
     let acted = s.drain();
-    let [Acted::Release(released, _), Acted::HandOn(at, _, Tell::Nobody), Acted::Set(..)] =
+    let [Acted::Release(released, _), Acted::HandOn(at, _, Notify::CountOnly), Acted::Set(..)] =
         &acted[..]
     else {
         panic!("{acted:?}")
@@ -1531,7 +1531,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
     let slow = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
     assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
-    s.tell(slow, "gresource");
+    s.notify(slow, "gresource");
     assert!(sets(&s.drain()));
     let others: Vec<usize> = (0..NODES).filter(|node| *node != slow).collect();
     s.reply(others[0], Reply::Ok);
@@ -1584,7 +1584,7 @@ fn w3_queue_node_that_was_slow_is_remembered() {
 
     let mut s = queueing();
     let (slow, _) = moved(&mut s);
-    s.tell(slow, "gresource");
+    s.notify(slow, "gresource");
     assert!(sets(&s.drain()), "W6");
 }
 
@@ -1728,7 +1728,7 @@ fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
     for is_cancelled in [false, true] {
         let mut s = queueing();
         let (queue_node, first, second) = short_and_patient(&mut s);
-        s.tell(queue_node, "gresource");
+        s.notify(queue_node, "gresource");
         assert!(sets(&s.drain()));
         if is_cancelled {
             let _ = s.engine.cancel(s.now, first);
@@ -1756,7 +1756,7 @@ fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
         if is_noticed {
             s.engine.handle_timeout(s.now);
         }
-        s.tell(queue_node, "gresource");
+        s.notify(queue_node, "gresource");
         assert_eq!(s.drain(), []);
         s.engine.handle_timeout(s.now);
         assert!(s.acquired().is_err());
@@ -1796,12 +1796,12 @@ fn w12_places_that_are_left_are_forgotten() {
     assert_eq!(kept(&s), 1, "its own stand");
     for number in 0..50 {
         s.try_lock();
-        s.tell(queue_node, &format!("gresource {number}"));
+        s.notify(queue_node, &format!("gresource {number}"));
         let acted = s.drain();
         assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
         assert_eq!(kept(&s), 1);
     }
-    s.tell(queue_node, "gother");
+    s.notify(queue_node, "gother");
     assert_eq!(kept(&s), 2);
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
@@ -1834,13 +1834,13 @@ fn turns(others: i64) -> usize {
     for turns in 1..40 {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let [Acted::Release(..), Acted::HandOn(at, _, tell), then] = &acted[..] else {
+        let [Acted::Release(..), Acted::HandOn(at, _, notify), then] = &acted[..] else {
             panic!("{acted:?}")
         };
         // One that is alone in its queue looks at others, too.
         assert!(*at == queue_node || others == 0);
         let counted = *at;
-        if *tell == Tell::Next {
+        if *notify == Notify::Next {
             assert_eq!(*then, Acted::Wait(queue_node, Waits::QueueUp));
             return turns;
         }
@@ -1867,14 +1867,14 @@ fn w13_turn_that_nobody_uses_is_handed_on() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     let second = patient(&mut s);
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
     s.done();
     s.engine.abandon(s.now, lease);
     let acted = s.drain();
-    let is_told = |acted: &Acted| matches!(acted, Acted::HandOn(_, _, Tell::Next));
+    let is_told = |acted: &Acted| matches!(acted, Acted::HandOn(_, _, Notify::Next));
     assert!(acted.iter().any(is_told), "{acted:?}");
 }
 
@@ -1883,7 +1883,7 @@ fn w13_turn_that_nobody_uses_is_handed_on() {
 fn w7_who_stands_behind_and_gives_up_leaves() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     s.drain();
     let lease = granted(&mut s);
     let second = patient(&mut s);
@@ -1941,11 +1941,11 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
         let hand = |acted: &Acted| match acted {
-            Acted::HandOn(node, _, tell) => Some((*node, *tell)),
+            Acted::HandOn(node, _, notify) => Some((*node, *notify)),
             _ => None,
         };
         let hands: Vec<_> = acted.iter().filter_map(hand).collect();
-        if let Some((node, _)) = hands.iter().find(|(_, tell)| *tell == Tell::Next) {
+        if let Some((node, _)) = hands.iter().find(|(_, notify)| *notify == Notify::Next) {
             assert!(turn > 16 && hands.len() == 2, "{node}: {hands:?}");
             assert!(hands.iter().all(|(node, _)| *node == queue_node || Some(*node) == elsewhere));
             return;
@@ -1978,8 +1978,8 @@ fn w13_line_that_never_queued_counts_who_does() {
     for turns in 0..40 {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let Some(Acted::HandOn(queue_node, _, tell)) = acted.get(1) else { panic!("{acted:?}") };
-        if *tell == Tell::Next {
+        let Some(Acted::HandOn(queue_node, _, notify)) = acted.get(1) else { panic!("{acted:?}") };
+        if *notify == Notify::Next {
             assert_eq!(turns, 17);
             assert!(matches!(acted[2], Acted::Wait(_, Waits::Hello | Waits::QueueUp)));
             return;
@@ -2014,7 +2014,7 @@ fn w13_each_line_counts_at_every_node_in_turn() {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
         let queue_node = acted.iter().find_map(|it| match it {
-            Acted::HandOn(queue_node, _, Tell::Nobody) => Some(*queue_node),
+            Acted::HandOn(queue_node, _, Notify::CountOnly) => Some(*queue_node),
             _ => None,
         });
         queue_nodes.push(queue_node.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
@@ -2059,7 +2059,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
         for _ in 0..NODES {
             s.engine.abandon(s.now, lease);
             let hands = s.drain().into_iter().filter_map(|acted| match acted {
-                Acted::HandOn(node, _, Tell::Nobody) => Some(node),
+                Acted::HandOn(node, _, Notify::CountOnly) => Some(node),
                 _ => None,
             });
             counted.extend(hands);
@@ -2085,7 +2085,7 @@ fn w13_line_that_can_wait_nowhere_counts_at_every_node_in_turn() {
         let lease = granted(&mut s);
         s.engine.abandon(s.now, lease);
         counted.extend(s.drain().into_iter().filter_map(|acted| match acted {
-            Acted::HandOn(node, _, Tell::Nobody) => Some(node),
+            Acted::HandOn(node, _, Notify::CountOnly) => Some(node),
             _ => None,
         }));
         s.replies(0..NODES, Reply::Integer(1));
@@ -2294,7 +2294,7 @@ fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_queue_node() {
 fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
-    s.tell(queue_node, "nresource");
+    s.notify(queue_node, "nresource");
     s.pass(STAGGER);
     let acted = s.drain();
     let other = other_of(&acted, queue_node);
@@ -2544,6 +2544,6 @@ fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
     }
     s.drain();
     assert!(!has_places(&s));
-    s.tell(queue_node, "gresource");
+    s.notify(queue_node, "gresource");
     assert!(s.drain().contains(&Acted::Wait(queue_node, Waits::StepOut(Step::Out))));
 }

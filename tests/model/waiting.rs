@@ -241,7 +241,7 @@ fn next_that_ignores_an_invalidation_sleeps() {
     holds("invalidation ignored, no fault", Crowd { mistake, ..FOUR }, 20_000, &[OVERTAKEN]);
 }
 
-/// W6: who is told to go may be paused, and nobody else knows that it is next.
+/// W6: who is notified may be paused, and nobody else knows that it is next.
 #[test]
 fn next_that_is_not_told_sleeps() {
     sticks_with(Mistake::NextUntold, PAUSE);

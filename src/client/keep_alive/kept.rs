@@ -34,7 +34,7 @@ struct KeptState {
     /// The validity that the holder sees. A renewal raises it only before this deadline, never
     /// after (R22).
     deadline: Moment,
-    tell_at: Moment,
+    report_at: Moment,
     loss: Option<LossCause>,
     #[cfg(unix)]
     alarm: Option<super::alarm::LossEvent>,
@@ -60,7 +60,7 @@ pub(super) enum LeaseAt {
 impl KeptState {
     /// When the loop should have reported a loss: it knows the cause better.
     fn overdue_at(&self) -> Moment {
-        self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
+        self.report_at.after(self.deadline.since(self.report_at) / OVERDUE_PART)
     }
 
     /// Records a loss, if it is due and was not recorded. Until it is overdue, or the deadline if
@@ -71,7 +71,7 @@ impl KeptState {
             true => self.deadline,
             false => self.overdue_at(),
         };
-        if now >= self.tell_at && self.loss.is_none() {
+        if now >= self.report_at && self.loss.is_none() {
             self.record(match now < late_from {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
@@ -105,7 +105,7 @@ impl Kept {
                 place: LeaseAt::Gone,
                 on_loss,
                 deadline,
-                tell_at: terms.tell_at(now, deadline),
+                report_at: terms.report_at(now, deadline),
                 loss: None,
                 #[cfg(unix)]
                 alarm: None,
@@ -246,7 +246,7 @@ impl Kept {
             return false;
         }
         state.deadline = until;
-        state.tell_at = self.terms.tell_at(now, until);
+        state.report_at = self.terms.report_at(now, until);
         state.renewals = state.renewals.saturating_add(1);
         state.has_failed = false;
         true
@@ -315,8 +315,8 @@ impl Kept {
 
     /// Sets the moment of the notice.
     #[cfg(test)]
-    pub(super) fn tell_at(&self, at: Moment) {
-        self.lock().tell_at = at;
+    pub(super) fn report_at(&self, at: Moment) {
+        self.lock().report_at = at;
     }
 
     /// Acts like a thread that holds the mutex.

@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn renewal_that_is_reported_after_the_notice_takes_no_loss_back() {
         let kept = kept(20 * SECOND, 10 * SECOND);
-        kept.kept.tell_at(Moment::START);
+        kept.kept.report_at(Moment::START);
         assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
         assert!(!succeed(&kept));
         assert!(give_back(&kept.kept).is_none());
@@ -525,7 +525,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| kept.wait_for_loss(Duration::MAX));
             assert!(give_back(&kept.kept).is_none());
-            kept.kept.tell_at(Moment::START);
+            kept.kept.report_at(Moment::START);
             kept.kept.tell();
             assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
         });
@@ -543,7 +543,7 @@ mod tests {
             kept.lost(lease(Clock.now()), Some(loss));
         };
         let of_the_keeper = |kept: &Kept| {
-            kept.tell_at(Moment::START);
+            kept.report_at(Moment::START);
             kept.tell();
         };
         type Report<'a> = &'a dyn Fn(&Kept);
@@ -565,7 +565,7 @@ mod tests {
     #[test]
     fn cause_depends_on_whether_the_loop_is_overdue() {
         let due = kept(60 * SECOND, SECOND);
-        due.kept.tell_at(Clock.now());
+        due.kept.report_at(Clock.now());
         assert_eq!(due.loss().unwrap().cause, LossCause::Unavailable);
         let expired = LockError::expired();
         let resource = due.kept.lease.resource().clone();
@@ -591,13 +591,13 @@ mod tests {
     fn cause_of_an_overdue_loss_depends_on_whether_the_last_renewal_has_failed() {
         let failing = kept(60 * SECOND, SECOND);
         failing.kept.failed();
-        failing.kept.tell_at(Moment::START);
+        failing.kept.report_at(Moment::START);
         assert_eq!(failing.loss().unwrap().cause, LossCause::Unavailable);
 
         let renewed = kept(60 * SECOND, SECOND);
         renewed.kept.failed();
         assert!(succeed(&renewed));
-        renewed.kept.tell_at(Moment::START);
+        renewed.kept.report_at(Moment::START);
         assert_eq!(renewed.loss().unwrap().cause, LossCause::Late);
 
         let over = kept(SECOND / 20, Duration::ZERO);
@@ -621,7 +621,7 @@ mod tests {
         let order = Order::Keep(Box::new((lease, how, Arc::clone(&inner))));
         assert!(matches!(redlock.shared.crew.run(order, Limit::None), Some(Outcome::Kept(_))));
         wait_until(|| !redlock.nodes().is_empty() && redlock.stats().extensions_failed > 0);
-        inner.tell_at(Moment::START);
+        inner.report_at(Moment::START);
         assert_eq!(inner.loss().unwrap().cause, LossCause::Unavailable);
         assert_eq!(inner.renewals(), 0);
     }
@@ -637,7 +637,7 @@ mod tests {
             let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
             std::thread::yield_now();
             let again = kept.watch();
-            kept.kept.tell_at(Clock.now().after(SECOND / 20));
+            kept.kept.report_at(Clock.now().after(SECOND / 20));
             give_up(kept);
             assert!(waiting.join().unwrap().is_none());
             wait_until(|| Clock.now() >= again.kept.end());
@@ -661,7 +661,7 @@ mod tests {
         drop(closed);
         let again = before.try_clone().unwrap();
         assert_eq!(read(again), Err(std::io::ErrorKind::WouldBlock));
-        lost.kept.tell_at(Moment::START);
+        lost.kept.report_at(Moment::START);
         assert!(lost.is_lost());
         assert_eq!(read(before), Ok(1));
         let late = kept(Duration::ZERO, Duration::ZERO);

@@ -383,8 +383,8 @@ impl Nodes {
     pub(super) fn time(&self, now: Moment) -> Option<u64> {
         let mut ahead = [0; NODES_MAX];
         let mut known = 0;
-        for told in self.nodes.iter().filter_map(|node| node.guard.ahead()) {
-            ahead[known] = told;
+        for reported in self.nodes.iter().filter_map(|node| node.guard.ahead()) {
+            ahead[known] = reported;
             known += 1;
         }
         let ahead = &mut ahead[..known];

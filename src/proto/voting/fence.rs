@@ -184,11 +184,11 @@ impl Voting {
 
     /// A node has granted, and has said which number its counter has.
     #[cold]
-    pub(crate) fn note_number(&mut self, round: RoundId, node: usize, said: u64) {
+    pub(crate) fn note_number(&mut self, round: RoundId, node: usize, answered: u64) {
         let (count, is_decided) = (self.config.nodes(), self[round].decided);
         let is_usual = self[round].grant.is_some();
         let Fence { proposal, stamping, .. } = &mut self.fences.slots[round.0];
-        let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
+        let number = if answered == AT_PROPOSAL && *proposal != 0 { *proposal } else { answered };
         if stamping.is_none() && number == *proposal && is_usual {
             return;
         }

@@ -7,38 +7,38 @@ use crate::proto::index::RoundId;
 #[derive(Default)]
 pub(crate) struct Forms {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
-    said: Vec<Vec<Reason>>,
+    reasons: Vec<Vec<Reason>>,
 }
 
 impl Forms {
     pub(super) fn start(&mut self, round: RoundId) {
-        if self.said.len() <= round.0 {
-            self.said.resize_with(round.0 + 1, Vec::new);
+        if self.reasons.len() <= round.0 {
+            self.reasons.resize_with(round.0 + 1, Vec::new);
         }
-        self.said[round.0].clear();
+        self.reasons[round.0].clear();
     }
 
     /// A node has said why it refuses.
     pub(crate) fn note(&mut self, round: RoundId, reason: Reason) {
-        self.said[round.0].push(reason);
+        self.reasons[round.0].push(reason);
     }
 
     /// Which of the resources most nodes have named.
     pub(super) fn named(&self, round: RoundId) -> Option<usize> {
-        let said = self.said[round.0].iter().filter_map(|reason| match reason {
+        let reasons = self.reasons[round.0].iter().filter_map(|reason| match reason {
             Reason::Held(index) => Some(*index),
             Reason::Free(_) => None,
         });
-        said.clone().max_by_key(|index| said.clone().filter(|other| other == index).count())
+        reasons.clone().max_by_key(|index| reasons.clone().filter(|other| other == index).count())
     }
 
     /// The slots that most of those nodes that refused said to be free.
     pub(super) fn free(&self, round: RoundId, slots: u32) -> Vec<u32> {
-        let said = &self.said[round.0];
+        let reasons = &self.reasons[round.0];
         let is_free = |slot: &u32| {
             let says =
                 |reason: &&Reason| matches!(reason, Reason::Free(free) if free.contains(*slot));
-            2 * said.iter().filter(says).count() > said.len()
+            2 * reasons.iter().filter(says).count() > reasons.len()
         };
         (0..slots).filter(is_free).collect()
     }

@@ -65,7 +65,7 @@ pub(crate) struct Waitable {
     is_put_off: bool,
     lost_asking: u32,
     /// Whether the operator was told that the node cannot.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Waitable {
@@ -100,7 +100,7 @@ impl Waitable {
         match self.state {
             QueueSupport::Checking if self.is_published && self.is_heard => {
                 self.state = QueueSupport::Available;
-                (self.lost_asking, self.is_told) = (0, false);
+                (self.lost_asking, self.is_reported) = (0, false);
                 Learned::MayWait
             }
             _ => Learned::Nothing,
@@ -121,7 +121,7 @@ impl Waitable {
 
     /// Whether the operator has not been told yet that the node cannot; counts as told from now on.
     pub(super) fn is_inability_news(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_told, true)
+        !std::mem::replace(&mut self.is_reported, true)
     }
 
     /// An error answered a question of W4.

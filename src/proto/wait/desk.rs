@@ -10,7 +10,7 @@ use super::{Cx, Hand, WaitOrder, WaitStats};
 use crate::channel::Channel;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
-use crate::proto::command::{Command, Tell, Wait};
+use crate::proto::command::{Command, Notify, Wait};
 use crate::proto::kind::Claim;
 use crate::proto::nodes::Nodes;
 use crate::proto::notices::Notice;
@@ -93,10 +93,10 @@ impl Desk {
     }
 
     /// The command of a release at a queue node.
-    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, tell: Tell) -> Command<'a> {
+    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, notify: Notify) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a queue node is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
-        Command::Wait(Wait::HandOn { key, channel, token, tell })
+        Command::Wait(Wait::HandOn { key, channel, token, notify })
     }
 
     /// Draws the engine's channel if it has none. Returns whether it has one.

@@ -75,8 +75,7 @@ pub(crate) struct QueueEntry {
     pub(super) watch: Watch,
     /// Why the last round was started, until its end.
     pub(super) last_round: Option<StartedBy>,
-    /// Whether its local queue has a round to make: the first was told to go, and its patience
-    /// ended.
+    /// Whether its local queue has a round to make: the first was notified, and its patience ended.
     pub(super) has_to_ask: bool,
     /// Whether the lock was seen to be held since its local queue had it.
     pub(super) saw_held: bool,
@@ -248,7 +247,7 @@ impl SlowPolls {
 pub(super) struct Backoff {
     /// The nodes that refused the last round.
     pub(super) refused: NodeSet,
-    /// Refused rounds since the last grant, or since it was told to go.
+    /// Refused rounds since the last grant, or since it was notified.
     pub(super) in_row: u32,
     /// When the lock may be looked at after that.
     until: Option<Moment>,

@@ -4,7 +4,7 @@ use super::choice::may_pass_on;
 use super::entry::{CROWD_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
 use super::local_queue::Bar;
 use super::{Cx, Hand, LocalQueues};
-use crate::proto::command::{Reply, Step, Tell};
+use crate::proto::command::{Notify, Reply, Step};
 use crate::proto::nodes::is_forbidden;
 use crate::proto::status::QueueObstacle;
 use crate::quorum::NodeSet;
@@ -76,7 +76,7 @@ impl LocalQueues {
                 true => {
                     // A node that has refused this engine for now may be the queue node of others.
                     let queue_nodes = cx.nodes.open().without(self.queues.barred_for_good(key));
-                    Hand { queue_nodes, tell: Tell::Next, ..Hand::NONE }
+                    Hand { queue_nodes, notify: Notify::Next, ..Hand::NONE }
                 }
                 false => Hand::NONE,
             };
@@ -103,7 +103,7 @@ impl LocalQueues {
                     let next = self.desk.choice(cx).likeliest_queue_node(cx.now, key);
                     queue_nodes.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                Hand { queue_nodes, tell: Tell::Next, ..Hand::NONE }
+                Hand { queue_nodes, notify: Notify::Next, ..Hand::NONE }
             }
         }
     }

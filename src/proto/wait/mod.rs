@@ -29,7 +29,7 @@ use local_queue::Queues;
 pub(super) use local_queue::{Departure, WaitingOp};
 use visit::Visits;
 
-use super::command::Tell;
+use super::command::Notify;
 use super::nodes::Nodes;
 use super::op_id::OpId;
 use super::request::WaitCommand;
@@ -59,7 +59,7 @@ impl Cx<'_> {
         self.nodes.round_trip(self.rounds_take)
     }
 
-    /// The time after which a head that was told to go is believed to sleep.
+    /// The time after which a head that was notified is believed to sleep.
     fn stagger(&self) -> Duration {
         (STAGGER_MIN + self.round_trip().saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
     }
@@ -83,7 +83,7 @@ pub(crate) enum WaitOrder {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hand {
     pub(super) queue_nodes: NodeSet,
-    pub(super) tell: Tell,
+    pub(super) notify: Notify,
     /// The visit that asks for the lock before the local queue does.
     visit: Option<u32>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Hand {
 impl Hand {
     /// The usual release on all nodes.
     pub(super) const NONE: Hand =
-        Hand { queue_nodes: NodeSet::EMPTY, tell: Tell::Nobody, visit: None };
+        Hand { queue_nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
 }
 
 /// What a release leaves to do.
@@ -196,10 +196,10 @@ mod tests {
             }
         }
 
-        fn tell<T>(&mut self, tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>, &Key) -> T) -> T {
+        fn with<T>(&mut self, act: impl FnOnce(&mut WaitQueues, &mut Cx<'_>, &Key) -> T) -> T {
             let nodes = &mut self.nodes;
             let mut cx = Cx { now: NOW, nodes, entropy: &mut Sevens, rounds_take: None };
-            tell(&mut self.waits, &mut cx, &self.key)
+            act(&mut self.waits, &mut cx, &self.key)
         }
 
         fn orders(&mut self) -> Vec<WaitOrder> {
@@ -216,11 +216,11 @@ mod tests {
     fn first_may_start_and_the_next_one_sleeps_as_long_as_it_has_patience() {
         let mut scene = Scene::new();
         let (first, next) = (waiter(0), waiter(1));
-        assert!(scene.tell(|waits, cx, key| waits.local.join(cx, key, first)));
+        assert!(scene.with(|waits, cx, key| waits.local.join(cx, key, first)));
         assert_eq!(scene.orders(), []);
-        assert!(!scene.tell(|waits, cx, key| waits.local.join(cx, key, next)));
+        assert!(!scene.with(|waits, cx, key| waits.local.join(cx, key, next)));
         assert_eq!(scene.orders(), [WaitOrder::SleepUntil(next.id, next.give_up_at)]);
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
+        scene.with(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
         assert_eq!(scene.orders(), [WaitOrder::Start(next.id)]);
     }
 
@@ -230,14 +230,14 @@ mod tests {
         let (first, next, token) = (waiter(0), waiter(1), LockToken::from_random([1; 20]));
         let until = NOW.after(Duration::from_millis(100));
         for who in [first, next] {
-            scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
+            scene.with(|waits, cx, key| waits.local.join(cx, key, who));
         }
         scene.orders();
         let left = Departure { got: Some((token, until)), ..Departure::default() };
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, left));
+        scene.with(|waits, cx, key| waits.local.leave(cx, key, first.id, left));
         assert_eq!(scene.orders(), [WaitOrder::SleepUntil(next.id, until)]);
         for expected in [&[WaitOrder::Start(next.id)][..], &[]] {
-            scene.tell(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
+            scene.with(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
             assert_eq!(scene.orders(), expected);
         }
     }
@@ -247,11 +247,11 @@ mod tests {
         let mut scene = Scene::new();
         let [first, gone, next] = [0, 1, 2].map(waiter);
         for who in [first, gone, next] {
-            scene.tell(|waits, cx, key| waits.local.join(cx, key, who));
+            scene.with(|waits, cx, key| waits.local.join(cx, key, who));
         }
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, gone.id, Departure::default()));
+        scene.with(|waits, cx, key| waits.local.leave(cx, key, gone.id, Departure::default()));
         scene.orders();
-        scene.tell(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
+        scene.with(|waits, cx, key| waits.local.leave(cx, key, first.id, Departure::default()));
         assert_eq!(scene.orders(), [WaitOrder::Start(next.id)]);
     }
 
@@ -260,15 +260,15 @@ mod tests {
     fn refused_without_a_node_to_wait_at_it_does_not_queue() {
         let mut scene = Scene::new();
         let refused = (NodeSet::all(3), false);
-        scene.tell(|waits, cx, key| waits.local.join(cx, key, waiter(0)));
-        assert!(!scene.tell(|waits, cx, key| waits.local.refused(cx, key, waiter(0), refused)));
+        scene.with(|waits, cx, key| waits.local.join(cx, key, waiter(0)));
+        assert!(!scene.with(|waits, cx, key| waits.local.refused(cx, key, waiter(0), refused)));
         assert_eq!(scene.orders(), []);
     }
 
     #[test]
     fn what_is_asked_of_a_node_is_known_until_it_has_a_new_connection() {
         let mut scene = Scene::new();
-        scene.tell(|waits, cx, _| waits.local.ask_ability(cx, 1));
+        scene.with(|waits, cx, _| waits.local.ask_ability(cx, 1));
         let hello = WaitCommand::Able(Ability::Hello);
         assert_eq!(scene.orders(), [WaitOrder::Send(1, hello)]);
         assert_eq!(

@@ -56,8 +56,7 @@ impl LocalQueues {
         self.queue_up(cx, who, number)
     }
 
-    /// Others wait on the masters: without a position, it lets those come first that are told to
-    /// go.
+    /// Others wait on the masters: without a position, it lets those come first that are notified.
     pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) {
         if !self.queue_up_first(cx, who, key) {
             self.desk.sleep_until(who, cx.now.after(cx.stagger()));
@@ -349,7 +348,7 @@ impl LocalQueues {
     }
 
     /// A queue node that stands still is not told: the position there is passed over, or passed on
-    /// when it is told to go.
+    /// when it is notified.
     pub(super) fn step_aside(&mut self, cx: &Cx<'_>, queue_node: usize, key: Key, to: Step) {
         if !may_pass_on(cx.nodes, queue_node) {
             return;

@@ -61,12 +61,12 @@ impl LocalQueues {
     pub(super) fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
         let key = self.desk.config.key_of_bytes(key);
         if let Some(number) = key.and_then(|key| self.queues.entry_of(&key)) {
-            self.tell_change(cx, node, number);
+            self.note_change(cx, node, number);
         }
     }
 
     /// A key that is watched for this entry may have changed.
-    pub(crate) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
+    pub(crate) fn note_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
         let Some(entry) = self.entries.get_mut(number).filter(|it| it.watch.armed.contains(node))
         else {
             return;

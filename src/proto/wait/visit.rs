@@ -26,7 +26,7 @@ use crate::token::LockToken;
 /// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
 const VISITS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 128;
-/// Who was told to go so often in a row, and was refused, queues up again after a delay.
+/// Who was notified so often in a row, and was refused, queues up again after a delay.
 const IN_VAIN_MAX: u32 = 4;
 /// An acquisition that is refused more often than this, although it is the first of its queue
 /// node's queue, looks for a position at another node: clients that see other candidates stand
@@ -51,9 +51,9 @@ struct Visit {
     position: Option<u32>,
     /// Whether the queue node's queue lists it, or is about to.
     is_listed: bool,
-    /// Whether it was told to go, and no round has ended since.
-    is_told: bool,
-    /// How often in a row it was told to go in vain.
+    /// Whether it was notified, and no round has ended since.
+    is_notified: bool,
+    /// How often in a row it was notified in vain.
     in_vain: u32,
     /// The lock that it was told to take, and until when it is valid: it keeps the position.
     held: Option<(LockToken, Moment)>,
@@ -108,7 +108,7 @@ struct Waiting {
 enum AfterRefusal {
     /// Its position is asked for.
     Queue,
-    /// It was told to go: it leaves the position to others, and then queues up behind them.
+    /// It was notified: it leaves the position to others, and then queues up behind them.
     PassOn,
     /// As before, but it queues up after its next refused round.
     PassOnAndPause,
@@ -176,7 +176,7 @@ impl Visits {
             queue_node: None,
             position: None,
             is_listed: false,
-            is_told: false,
+            is_notified: false,
             in_vain: 0,
             held: None,
             alone: 0,
@@ -198,7 +198,7 @@ impl Visits {
             return AfterRefusal::Queue;
         };
         visit.crowd_until = Some(now.after(CROWD_FOR));
-        if !visit.is_told {
+        if !visit.is_notified {
             visit.alone += u32::from(visit.position == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
@@ -213,7 +213,7 @@ impl Visits {
             }
             return AfterRefusal::Queue;
         }
-        visit.is_told = false;
+        visit.is_notified = false;
         visit.in_vain += 1;
         if visit.in_vain > IN_VAIN_MAX {
             visit.in_vain = 0;
@@ -249,7 +249,7 @@ impl Visits {
     /// leave, and whether the position was the local queue's.
     fn leave_queue_node(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
-        (visit.is_listed, visit.is_told, visit.position) = (false, false, None);
+        (visit.is_listed, visit.is_notified, visit.position) = (false, false, None);
         visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.is_inherited)))
     }
 
@@ -261,13 +261,15 @@ impl Visits {
         visit.members.retain(|(other, _)| *other != who.0);
         if got.is_some() {
             visit.in_vain = 0;
-            let (ask_policy, is_told_slot) = (who.1.row().ask_policy, visit.key == who.1.undone());
+            let (ask_policy, is_notified_slot) =
+                (who.1.row().ask_policy, visit.key == who.1.undone());
             // Others may share it, or take the slot that it was told of: they need not wait until
             // it is released.
-            if visit.is_told
-                && (ask_policy == AskPolicy::One || ask_policy == AskPolicy::Each && is_told_slot)
+            if visit.is_notified
+                && (ask_policy == AskPolicy::One
+                    || ask_policy == AskPolicy::Each && is_notified_slot)
             {
-                (visit.held, visit.is_told) = (got, false);
+                (visit.held, visit.is_notified) = (got, false);
                 return false;
             }
         }
@@ -612,7 +614,7 @@ impl WaitQueues {
 
     /// A message about a key that no local queue of plain locks waits for. Returns whether a visit
     /// does.
-    pub(super) fn tell_visit(
+    pub(super) fn notify_visit(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
@@ -642,7 +644,7 @@ impl WaitQueues {
         visit.alone = 0;
         match wakeup {
             Wakeup::TakeNow => {
-                visit.is_told = true;
+                visit.is_notified = true;
                 visit.crowd_until = Some(cx.now.after(CROWD_FOR));
                 self.local.desk.stats.notifications_received += 1;
                 self.try_visit(cx, number);
@@ -701,7 +703,7 @@ impl WaitQueues {
             visit.passed_by = 0;
             if let Some(queue_node) = position {
                 (visit.queue_node, visit.position) = (Some(queue_node), Some(0));
-                (visit.is_listed, visit.is_told, visit.is_inherited) = (true, true, true);
+                (visit.is_listed, visit.is_notified, visit.is_inherited) = (true, true, true);
             }
         }
         self.try_visit(cx, number);
@@ -744,7 +746,7 @@ impl WaitQueues {
     ) {
         if self.visits.leave(number, who, got) {
             self.move_on(cx, number);
-        } else if self.visits.open.get(&number).is_some_and(|visit| visit.is_told) {
+        } else if self.visits.open.get(&number).is_some_and(|visit| visit.is_notified) {
             self.try_visit(cx, number);
         }
     }

@@ -9,7 +9,7 @@ use super::{AfterRelease, Cx, Hand, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::proto::Action;
-use crate::proto::command::{Command, Push, Reply, ServerError, Step, Tell, Wait, Wakeup};
+use crate::proto::command::{Command, Notify, Push, Reply, ServerError, Step, Wait, Wakeup};
 use crate::proto::nodes::{Nodes, is_forbidden};
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
@@ -250,7 +250,7 @@ impl WaitQueues {
             self.local.queues.entry_of(&key).and_then(|it| self.local.entries.get(it).map(|_| it));
         match entry {
             Some(number) => self.local.notify_entry(cx, node, number, wakeup),
-            None if self.tell_visit(cx, node, &key, wakeup) => {}
+            None if self.notify_visit(cx, node, &key, wakeup) => {}
             // It is passed on to those behind.
             None if wakeup != Wakeup::Overtaken => {
                 self.local.step_aside(cx, node, key, Step::Out);
@@ -287,7 +287,7 @@ impl WaitQueues {
                 AfterRelease::Requeue => return AfterRelease::Requeue,
                 AfterRelease::Nothing => true,
             },
-            None => hand.tell == Tell::Nobody || !self.local.queue_after_release(cx, key),
+            None => hand.notify == Notify::CountOnly || !self.local.queue_after_release(cx, key),
         };
         if goes_on {
             self.local.call_first(cx, key, token);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::ReleaseWith;
 use muxlock::proto::{
-    Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Trial, Wait,
+    Command, Entropy, FormStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial, Wait,
 };
 use muxlock::{LockToken, Moment};
 
@@ -59,7 +59,7 @@ pub enum Waits {
     Cache,
     TimeToLive,
     QueueUp,
-    HandOn(LockToken, Tell),
+    HandOn(LockToken, Notify),
     StepOut(Step),
 }
 
@@ -73,7 +73,7 @@ impl From<&Wait<'_>> for Waits {
             Wait::Cache => Waits::Cache,
             Wait::TimeToLive { .. } => Waits::TimeToLive,
             Wait::QueueUp { .. } => Waits::QueueUp,
-            Wait::HandOn { token, tell, .. } => Waits::HandOn(**token, *tell),
+            Wait::HandOn { token, notify, .. } => Waits::HandOn(**token, *notify),
             Wait::StepOut { to, .. } => Waits::StepOut(*to),
         }
     }

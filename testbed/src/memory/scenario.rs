@@ -7,8 +7,8 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
-    Action, Command, Done, Engine, Fencing, FormCommand, FormStep, Grant, Lease, NodeEvent, OpId,
-    Patience, Push, Reply, ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
+    Action, Command, Done, Engine, Fencing, FormCommand, FormStep, Grant, Lease, NodeEvent, Notify,
+    OpId, Patience, Push, Reply, ServerError, ServerInfo, Sighting, Trial, Wait,
 };
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
@@ -56,7 +56,7 @@ pub enum Acted {
     /// A command for waiting.
     Wait(usize, Waits),
     /// The release at a queue node, with its token.
-    HandOn(usize, u32, Tell),
+    HandOn(usize, u32, Notify),
 }
 
 /// No scenario needs more tokens; after them the source is dry.
@@ -313,7 +313,7 @@ impl Scenario {
     }
 
     /// Says this on the engine's channel.
-    pub fn tell(&mut self, node: usize, message: &str) {
+    pub fn notify(&mut self, node: usize, message: &str) {
         let channel = self.channel.clone();
         let push = resp::message(&channel, message.as_bytes());
         self.engine.handle_push(self.now, node, push);
@@ -327,7 +327,7 @@ impl Scenario {
         self.reply(node, Reply::Ok);
         let channel = self.channel.clone();
         self.engine.handle_push(self.now, node, Push::Subscribed(&channel));
-        self.tell(node, "t");
+        self.notify(node, "t");
         self.reply(node, Reply::Integer(1));
     }
 
@@ -569,7 +569,7 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
         Asked::Inspect => Acted::Inspect(nodes),
-        Asked::Wait(Waits::HandOn(token, tell)) => Acted::HandOn(nodes[0], number(token), tell),
+        Asked::Wait(Waits::HandOn(token, notify)) => Acted::HandOn(nodes[0], number(token), notify),
         Asked::Wait(waits) => Acted::Wait(nodes[0], waits),
         other => unreachable!("{other:?} belongs to a handshake"),
     }

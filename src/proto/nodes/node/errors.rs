@@ -154,8 +154,8 @@ fn without_password(text: &str, password: &str) -> String {
 }
 
 /// What another kind of server has sent first, in words. It may repeat what it was sent.
-pub(crate) fn foreign(said: Foreign<'_>, password: Option<&str>) -> String {
-    let Foreign::Line { text, is_whole } = said else {
+pub(crate) fn foreign(peer: Foreign<'_>, password: Option<&str>) -> String {
+    let Foreign::Line { text, is_whole } = peer else {
         return "this port speaks TLS: write rediss://".to_owned();
     };
     let line = String::from_utf8_lossy(text);
@@ -230,24 +230,24 @@ mod tests {
         assert!(counts.iter().all(|(kind, count)| count == kind as u64));
     }
 
-    fn said(text: &[u8]) -> Foreign<'_> {
+    fn peer(text: &[u8]) -> Foreign<'_> {
         Foreign::Line { text, is_whole: true }
     }
 
     #[test]
     fn other_servers_are_told_by_their_first_line() {
         let table = [
-            (said(b"HTTP/1.1 400 Bad Request"), "\"HTTP/1.1 400 Bad Request\""),
-            (said(b"SSH-2.0-OpenSSH_9.2"), "\"SSH-2.0-OpenSSH_9.2\""),
-            (said(b"+OK Dovecot \"ready\"\x1b[31m."), "\"+OK Dovecot \\\"ready\\\"[31m.\""),
-            (said(b"J\0\0\0"), "\"J\""),
-            (said(&[0, 0, 18, 4, 0]), "bytes that are no text"),
+            (peer(b"HTTP/1.1 400 Bad Request"), "\"HTTP/1.1 400 Bad Request\""),
+            (peer(b"SSH-2.0-OpenSSH_9.2"), "\"SSH-2.0-OpenSSH_9.2\""),
+            (peer(b"+OK Dovecot \"ready\"\x1b[31m."), "\"+OK Dovecot \\\"ready\\\"[31m.\""),
+            (peer(b"J\0\0\0"), "\"J\""),
+            (peer(&[0, 0, 18, 4, 0]), "bytes that are no text"),
             (Foreign::Tls, "write rediss://"),
         ];
-        for (said, words) in table {
-            assert!(foreign(said, None).contains(words), "{said:?}");
+        for (peer, words) in table {
+            assert!(foreign(peer, None).contains(words), "{peer:?}");
         }
-        let long = foreign(said(&[b'x'; 5_000]), None);
+        let long = foreign(peer(&[b'x'; 5_000]), None);
         assert!(long.ends_with(&format!("\"{}\"", "x".repeat(FOREIGN_CHARS_MAX))), "{long}");
     }
 
@@ -265,7 +265,7 @@ mod tests {
             let words = foreign(cut(text.as_bytes()), Some("sesame"));
             assert!(words.ends_with(shown.unwrap_or("bytes that are no text")), "{words}");
         }
-        assert!(foreign(said(b"HTTP se"), Some("sesame")).ends_with("\"HTTP se\""));
+        assert!(foreign(peer(b"HTTP se"), Some("sesame")).ends_with("\"HTTP se\""));
         let token = foreign(cut(b"SET 0123456789abcdef0123456789abcdef01234567 x"), None);
         assert!(!token.contains("0123456789abcdef"), "{token}");
     }

@@ -88,8 +88,8 @@ impl Node {
                 self.guard.identity.client_id = Some(id)
             }
             (HandshakeStep::Info(_), Reply::Info(info)) => self.guard.identity.server.add(*info),
-            (HandshakeStep::Info(Section::Replication), Reply::Replication(said)) => {
-                self.guard.identity.server.replication = said;
+            (HandshakeStep::Info(Section::Replication), Reply::Replication(reported)) => {
+                self.guard.identity.server.replication = reported;
             }
             (
                 HandshakeStep::Sighting,

@@ -420,9 +420,9 @@ fn is_of_endpoint(outcome: NodeOutcome) -> bool {
 impl Node {
     /// The reply to a repeated check of the role.
     fn handle_role(&mut self, reply: Reply) -> Effect {
-        let said = match reply {
+        let reported = match reply {
             Reply::Info(info) => info.replication,
-            Reply::Replication(said) => said,
+            Reply::Replication(reported) => reported,
             Reply::Error(error) => {
                 let kind = error.kind;
                 self.keep_error(error);
@@ -436,7 +436,7 @@ impl Node {
         };
         // Its next handshake will show its new state.
         let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
-        self.guard.identity.role_said(said).map_or(Effect::Nothing, fail)
+        self.guard.identity.note_role(reported).map_or(Effect::Nothing, fail)
     }
 
     /// The server may have a command that this user must not run: only a command that was seen to
@@ -486,8 +486,8 @@ impl Node {
     }
 
     /// Keeps what another kind of server has sent first.
-    pub(crate) fn keep_foreign(&mut self, said: Foreign<'_>) {
+    pub(crate) fn keep_foreign(&mut self, peer: Foreign<'_>) {
         let password = self.config.nodes[self.index].password.as_deref();
-        self.link.foreign = Some(errors::foreign(said, password).into());
+        self.link.foreign = Some(errors::foreign(peer, password).into());
     }
 }

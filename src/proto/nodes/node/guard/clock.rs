@@ -92,13 +92,13 @@ impl ServerClock {
         &mut self,
         sent_at: Moment,
         now: Moment,
-        said: Duration,
+        server_time: Duration,
         tolerance: impl Fn(Duration) -> Duration,
     ) -> bool {
-        let said = said.as_nanos() as i128;
+        let server_time = server_time.as_nanos() as i128;
         // Jumps of this machine's own clock are excluded: they must not hide one of the server's.
-        let least = said - i128::from(now.steady_nanos());
-        let most = said - i128::from(sent_at.steady_nanos());
+        let least = server_time - i128::from(now.steady_nanos());
+        let most = server_time - i128::from(sent_at.steady_nanos());
         // The reading may be as old as the request, so drift counts from there.
         let Some((before, at)) = self.ahead.replace((most, sent_at)) else {
             return false;
@@ -130,9 +130,13 @@ impl Node {
     pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
         self.guard.clock.unanswered = self.guard.clock.unanswered.saturating_sub(1);
         match reply {
-            Reply::Time(said) => {
+            Reply::Time(server_time) => {
                 let drift = self.config.drift;
-                match self.guard.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                match self
+                    .guard
+                    .clock
+                    .has_jumped(sent_at, now, server_time, |time| drift.over(time))
+                {
                     true => Effect::ClockJumped,
                     false => Effect::Nothing,
                 }
@@ -154,7 +158,7 @@ impl Node {
 
 impl Guard {
     /// Whether the server reports its role. A role that it does not report is not asked for again.
-    pub(crate) fn tells_role(&self) -> bool {
+    pub(crate) fn reports_role(&self) -> bool {
         self.identity.server.replication.master.is_some()
     }
 
@@ -207,19 +211,19 @@ impl Guard {
     }
 
     pub(crate) fn is_role_due(&self, now: Moment) -> bool {
-        self.is_guarded && self.tells_role() && self.clock.is_role_due(now)
+        self.is_guarded && self.reports_role() && self.clock.is_role_due(now)
     }
 
     /// No check is due before this moment.
     pub(crate) fn check_due(&self, now: Moment) -> Option<Moment> {
-        let role = self.tells_role().then(|| self.clock.role_due());
+        let role = self.reports_role().then(|| self.clock.role_due());
         let due = [self.clock.due(now), role].into_iter().flatten().min();
         due.filter(|_| self.is_guarded)
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
     pub(crate) fn ask_role(&mut self, now: Moment) -> bool {
-        let is_asked = self.is_guarded && self.tells_role();
+        let is_asked = self.is_guarded && self.reports_role();
         if is_asked {
             self.clock.role_asked_at = Some(now);
         }
@@ -235,8 +239,8 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    fn jumped(clock: &mut ServerClock, sent: u64, now: u64, said: u64) -> bool {
-        clock.has_jumped(at(sent), at(now), Duration::from_millis(said), |time| time / 100)
+    fn jumped(clock: &mut ServerClock, sent: u64, now: u64, server_time: u64) -> bool {
+        clock.has_jumped(at(sent), at(now), Duration::from_millis(server_time), |time| time / 100)
     }
 
     #[test]
@@ -257,9 +261,9 @@ mod tests {
             let mut clock = ServerClock::default();
             assert!(!jumped(&mut clock, 1_000, 1_000, 500_000));
             // A second later: 10 ms of drift and 5 ms of noise.
-            let said = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
+            let server_time = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
             let drift = |time| time / 100;
-            assert_eq!(clock.has_jumped(at(2_000), at(2_000), said, drift), expected);
+            assert_eq!(clock.has_jumped(at(2_000), at(2_000), server_time, drift), expected);
         }
     }
 
@@ -317,8 +321,8 @@ mod tests {
         assert!(jumps.count() > 0);
         // Whatever the date is.
         let mut clock = ServerClock::default();
-        let said = |i| 500_000 + 10 * i + 4 * i;
-        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, said(*i)));
+        let server_time = |i| 500_000 + 10 * i + 4 * i;
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, server_time(*i)));
         assert!(jumps.count() > 0);
     }
 }

@@ -147,15 +147,15 @@ impl Identity {
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and
     /// have been promoted again, without ending our connection.
-    pub(crate) fn role_said(&mut self, said: Replication) -> Option<Unfit> {
+    pub(crate) fn note_role(&mut self, reported: Replication) -> Option<Unfit> {
         let known = self.server.replication;
-        match said {
-            said if said.master == Some(false) => Some(Unfit::Replica),
-            said if said.is_of_another_past(known.history) => Some(Unfit::Changed),
-            said => {
-                self.server.replication = said;
+        match reported {
+            reported if reported.master == Some(false) => Some(Unfit::Replica),
+            reported if reported.is_of_another_past(known.history) => Some(Unfit::Changed),
+            reported => {
+                self.server.replication = reported;
                 if let Some(seen) = &mut self.seen {
-                    seen.history = said.history;
+                    seen.history = reported.history;
                 }
                 None
             }

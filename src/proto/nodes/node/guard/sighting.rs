@@ -124,8 +124,8 @@ impl Sightings {
     /// its quarantine is not longer than this client's.
     pub(crate) fn is_kept(&self, run_id: &str, history: History) -> bool {
         let is_later = |sighting: &Sighting| self.time.is_none_or(|time| sighting.time > time);
-        let is_told = self.matching(run_id, history).is_some_and(|sighting| !is_later(sighting));
-        is_told || matches!(self.sent, Sent::Stored)
+        let is_known = self.matching(run_id, history).is_some_and(|sighting| !is_later(sighting));
+        is_known || matches!(self.sent, Sent::Stored)
     }
 
     /// Why later clients will find none, as far as the server said so.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// A handshake at 100 s by the server's clock that found this.
-    fn told(stored: Reply) -> Sightings {
+    fn answered(stored: Reply) -> Sightings {
         let mut sightings = Sightings::default();
         sightings.note_time(100 * SECOND);
         sightings.note_stored(stored);
@@ -173,7 +173,7 @@ mod tests {
         for (stored, age) in table {
             let shown = format!("{stored:?}");
             let expected = age.map(|seconds| seconds * SECOND);
-            assert_eq!(told(stored).age("a", history(1)), expected, "{shown}");
+            assert_eq!(answered(stored).age("a", history(1)), expected, "{shown}");
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
         ];
         for (stored, is_stored) in table {
             let shown = format!("{stored:?}");
-            let mut sightings = told(stored);
+            let mut sightings = answered(stored);
             assert_eq!(sightings.is_news(&"a".into(), history(1)), is_stored, "{shown}");
             let own = Sighting { run_id: "a".into(), history: history(1), time: 100 * SECOND };
             assert_eq!(sightings.to_store(), is_stored.then_some(&own), "{shown}");
@@ -214,16 +214,16 @@ mod tests {
 
     #[test]
     fn later_clients_find_a_sighting_that_was_there_or_that_is_confirmed() {
-        assert!(told(sighting("a", 1, 70)).is_kept("a", history(1)));
-        assert!(!told(sighting("a", 1, 170)).is_kept("a", history(1)), "of a time to come");
-        assert!(!told(sighting("b", 1, 70)).is_kept("a", history(1)));
-        let mut sightings = told(Reply::Nil);
+        assert!(answered(sighting("a", 1, 70)).is_kept("a", history(1)));
+        assert!(!answered(sighting("a", 1, 170)).is_kept("a", history(1)), "of a time to come");
+        assert!(!answered(sighting("b", 1, 70)).is_kept("a", history(1)));
+        let mut sightings = answered(Reply::Nil);
         assert!(sightings.is_news(&"a".into(), history(1)));
         assert!(!sightings.is_kept("a", history(1)), "it is under way");
         sightings.note_sent();
         assert!(sightings.is_kept("a", history(1)));
         assert_eq!(sightings.to_store(), None, "once");
-        let mut refused = told(Reply::Nil);
+        let mut refused = answered(Reply::Nil);
         assert!(refused.is_news(&"a".into(), history(1)));
         refused.note_refusal("READONLY".into());
         assert!(!refused.is_kept("a", history(1)));
