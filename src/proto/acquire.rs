@@ -6,7 +6,7 @@ use super::op_id::OpId;
 use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::timer::between;
-use super::wait::{Departure, Hand, WaitingOp};
+use super::wait::{Departure, ReleasePlan, WaitingOp};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::fencing::Fencing;
 use crate::lock_error::{LockError, LockErrorKind};
@@ -343,7 +343,7 @@ impl Engine {
             claim.key = claim.key.undone();
         }
         let held = Held { claim, started, sent, was_granted: false };
-        self.release_everywhere(now, held, Hand::NONE, None);
+        self.release_everywhere(now, held, ReleasePlan::USUAL, None);
     }
 
     /// The patience ended during a round. That says nothing about a node that has not answered: it

@@ -269,7 +269,7 @@ pub enum Wait<'a> {
     },
     /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice the length of the queue; -1
     /// if it has deleted the key and cannot read the queue.
-    HandOn {
+    ReleaseAtQueue {
         /// The key.
         key: &'a [u8],
         /// The engine's channel.
@@ -550,7 +550,7 @@ pub enum Reply {
     /// The expiry of a key.
     Expiry(Expiry),
     /// A lock was released at a queue.
-    HandedOn {
+    ReleasedAtQueue {
         /// Whether the key had the token, and was deleted.
         released: bool,
         /// The length of the queue; `None` if it could not be read.
@@ -595,7 +595,7 @@ pub enum Shape {
     /// The expiry of a key.
     Expiry,
     /// The result of a release at a queue node.
-    HandedOn,
+    ReleasedAtQueue,
     /// A command that the server lacks.
     Missing,
 }

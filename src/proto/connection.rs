@@ -192,11 +192,12 @@ impl Engine {
                 }
                 return self.handle_answer(now, node, round, reply);
             }
-            Some(InFlight { request: Request::HandOn(round), .. }) => {
+            Some(InFlight { request: Request::ReleaseAtQueue(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
                 let key = self.rounds.claim(round).key.clone();
-                let answer =
-                    self.with_waits(now, |waits, cx| waits.local.handed_on(cx, node, &key, reply));
+                let answer = self.with_waits(now, |waits, cx| {
+                    waits.local.handle_queue_release(cx, node, &key, reply)
+                });
                 return match answer {
                     Some(answer) => self.handle_answer(now, node, round, answer),
                     None => self.nodes.outbox.push_back(Outgoing::Round(NodeSet::one(node), round)),

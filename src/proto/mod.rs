@@ -408,12 +408,13 @@ impl Engine {
                 };
                 Some(Action::Send { nodes, command })
             }
-            Outgoing::HandOn(node, round, notify) => {
-                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
+            Outgoing::ReleaseAtQueue(node, round, notify) => {
+                let nodes =
+                    self.nodes.hand_out(now, NodeSet::one(node), Request::ReleaseAtQueue(round));
                 let claim = self.rounds.claim(round);
                 Some(Action::Send {
                     nodes,
-                    command: self.waits.local.desk.hand_on_command(claim, notify),
+                    command: self.waits.local.desk.queue_release_command(claim, notify),
                 })
             }
             Outgoing::Wait(node, command) => {

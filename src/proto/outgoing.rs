@@ -16,7 +16,7 @@ pub(crate) enum Outgoing {
     Round(NodeSet, RoundId),
     Raise(NodeSet, RoundId),
     /// The release of this round at a queue node, and what becomes of the queue.
-    HandOn(usize, RoundId, Notify),
+    ReleaseAtQueue(usize, RoundId, Notify),
     Wait(usize, WaitCommand),
 }
 
@@ -32,7 +32,7 @@ impl Outgoing {
             | Outgoing::Beside(other)
             | Outgoing::Kill(other, _)
             | Outgoing::Wait(other, _) => (*other != node, None),
-            Outgoing::HandOn(other, round, _) => {
+            Outgoing::ReleaseAtQueue(other, round, _) => {
                 (*other != node, (*other == node).then_some(*round))
             }
             Outgoing::Close(_) => (true, None),
@@ -58,7 +58,7 @@ impl Outgoing {
             Outgoing::Ask(nodes, _) | Outgoing::Round(nodes, _) | Outgoing::Raise(nodes, _) => {
                 nodes.len()
             }
-            Outgoing::Kill(..) | Outgoing::HandOn(..) | Outgoing::Wait(..) => 1,
+            Outgoing::Kill(..) | Outgoing::ReleaseAtQueue(..) | Outgoing::Wait(..) => 1,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::nodes::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
-use super::wait::{AfterRelease, Hand};
+use super::wait::{AfterRelease, ReleasePlan};
 use super::{Engine, Lease, NodeSet};
 use crate::config::Heal;
 use crate::moment::Moment;
@@ -144,18 +144,18 @@ impl Engine {
         let claim = Claim { key, token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
-        let hand = match &awaited {
+        let plan = match &awaited {
             Some((key, token)) if key.is_plain() => {
                 self.with_waits(now, |waits, cx| waits.plan_release(cx, key, *token))
             }
-            _ => Hand::NONE,
+            _ => ReleasePlan::USUAL,
         };
-        let round = self.release_everywhere(now, held, hand, owner);
+        let round = self.release_everywhere(now, held, plan, owner);
         if !self.waits.visits.is_idle() {
             self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
         }
         if let Some((key, token)) = awaited {
-            let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, hand));
+            let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, plan));
             if after == AfterRelease::Requeue {
                 self.with_waits(now, |waits, cx| waits.local.requeue(cx, &key, token));
             }
@@ -186,7 +186,7 @@ impl Engine {
         &mut self,
         now: Moment,
         Held { claim, started, sent, was_granted }: Held,
-        hand: Hand,
+        plan: ReleasePlan,
         owner: Option<OpIndex>,
     ) -> RoundId {
         let token = claim.token;
@@ -229,13 +229,17 @@ impl Engine {
                 }
             }
         }
-        let queue_nodes = self.waits.local.desk.queue_nodes_to_release_at(&self.nodes, hand, ready);
+        let queue_nodes = self.waits.local.desk.queue_nodes_to_release_at(&self.nodes, plan, ready);
         self.send(ready.without(queue_nodes), round);
         // Last: a client that is told there finds the other nodes free (W7).
         if !queue_nodes.is_empty() {
             self.rounds.note_sent(round, queue_nodes, queue_nodes.len());
             for queue_node in queue_nodes.iter() {
-                self.nodes.outbox.push_back(Outgoing::HandOn(queue_node, round, hand.notify));
+                self.nodes.outbox.push_back(Outgoing::ReleaseAtQueue(
+                    queue_node,
+                    round,
+                    plan.notify,
+                ));
             }
         }
         if !others.is_empty() {

@@ -17,7 +17,7 @@ pub(crate) enum Request {
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// The release of this round at a queue node.
-    HandOn(RoundId),
+    ReleaseAtQueue(RoundId),
     Wait(WaitCommand),
 }
 
@@ -38,7 +38,7 @@ impl Request {
     pub(super) fn shape(self) -> Shape {
         match self {
             Request::Round(_, shape) | Request::Trialled(_, shape) => shape,
-            Request::HandOn(_) => Shape::HandedOn,
+            Request::ReleaseAtQueue(_) => Shape::ReleasedAtQueue,
             Request::Wait(WaitCommand::QueueUp(_)) => Shape::Position,
             Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
             Request::About(Question::Handshake(HandshakeStep::Probe)) => Shape::Missing,
@@ -52,7 +52,7 @@ impl Request {
     pub(super) fn lost(self) -> Option<(RoundId, Lost)> {
         match self {
             Request::Round(round, _) | Request::Trialled(round, _) => Some((round, Lost::Sent)),
-            Request::HandOn(round) => Some((round, Lost::Sent)),
+            Request::ReleaseAtQueue(round) => Some((round, Lost::Sent)),
             Request::Raise(round) => Some((round, Lost::Raise)),
             _ => None,
         }

@@ -37,9 +37,9 @@ fn known(number: i64, shape: Shape) -> Option<Reply> {
         },
         (Shape::Expiry, _) => Reply::Expiry(expiry(number)?),
         // The key was deleted, and the queue could not be looked at.
-        (Shape::HandedOn, -1) => Reply::HandedOn { released: true, waiting: None },
-        (Shape::HandedOn, 0..) => {
-            Reply::HandedOn { released: unsigned & 1 == 1, waiting: Some(unsigned >> 1) }
+        (Shape::ReleasedAtQueue, -1) => Reply::ReleasedAtQueue { released: true, waiting: None },
+        (Shape::ReleasedAtQueue, 0..) => {
+            Reply::ReleasedAtQueue { released: unsigned & 1 == 1, waiting: Some(unsigned >> 1) }
         }
         (Shape::Missing, _) => Reply::Missing(ServerCommand::numbered(number)?),
         _ => return None,
@@ -65,7 +65,8 @@ mod tests {
         let held = |index| Some(Reply::Refused(Reason::Held(index)));
         let free = |bits| Some(Reply::Refused(Reason::Free(Slots(bits))));
         let position = |position, expiry| Some(Reply::Position { position, expiry });
-        let handed_on = |released, waiting| Some(Reply::HandedOn { released, waiting });
+        let released_at_queue =
+            |released, waiting| Some(Reply::ReleasedAtQueue { released, waiting });
         let after = |millis| Expiry::In(Duration::from_millis(millis));
         let (last, most) = ((1 << POSITION_SHIFT) - 3, i64::MAX as u64);
         let table = [
@@ -93,11 +94,11 @@ mod tests {
             (Shape::Expiry, -2, Some(Reply::Expiry(Expiry::Absent))),
             (Shape::Expiry, -1, Some(Reply::Expiry(Expiry::Never))),
             (Shape::Expiry, i64::MAX, Some(Reply::Expiry(after(most)))),
-            (Shape::HandedOn, -2, None),
-            (Shape::HandedOn, -1, handed_on(true, None)),
-            (Shape::HandedOn, 0, handed_on(false, Some(0))),
-            (Shape::HandedOn, 5, handed_on(true, Some(2))),
-            (Shape::HandedOn, i64::MAX, handed_on(true, Some(most >> 1))),
+            (Shape::ReleasedAtQueue, -2, None),
+            (Shape::ReleasedAtQueue, -1, released_at_queue(true, None)),
+            (Shape::ReleasedAtQueue, 0, released_at_queue(false, Some(0))),
+            (Shape::ReleasedAtQueue, 5, released_at_queue(true, Some(2))),
+            (Shape::ReleasedAtQueue, i64::MAX, released_at_queue(true, Some(most >> 1))),
             (Shape::Missing, -1, None),
             (Shape::Missing, 0, None),
             (Shape::Missing, 1, ServerCommand::numbered(1).map(Reply::Missing)),

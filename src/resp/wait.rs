@@ -8,7 +8,7 @@ use super::scripts::{HAND_ON, QUEUE_UP, STEP_OUT};
 use super::words::{append, append_word, decimal, eval_head};
 use crate::proto::{Notify, Push, Step, Wait, Wakeup};
 
-static HAND_ON_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
+static QUEUE_RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
 const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
 
 /// What a queue's key has behind the lock's key (W5).
@@ -60,13 +60,13 @@ pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
             ];
             append(out, &words);
         }
-        Wait::HandOn { key, channel, token, notify } => {
+        Wait::ReleaseAtQueue { key, channel, token, notify } => {
             let notify: &[u8] = match notify {
                 Notify::Next => b"1",
                 Notify::CountOnly => b"0",
             };
             // Sent often, and by some that meet no other client: it allocates nothing.
-            out.put_slice(&HAND_ON_HEAD);
+            out.put_slice(&QUEUE_RELEASE_HEAD);
             append_word(out, key);
             append_queue(out, key);
             for word in [channel.as_bytes(), token.as_bytes(), notify] {
@@ -140,12 +140,15 @@ mod tests {
             let (bytes, queue) = (key.as_bytes(), format!("{key}:muxlock:queue"));
             let about =
                 |script| ["EVAL", script, "2", key, &queue, name].map(String::from).to_vec();
-            let hand_on = |notify, word: &str| {
+            let release_at_queue = |notify, word: &str| {
                 let words = [about(HAND_ON), vec![text.clone(), word.to_owned()]].concat();
-                assert_eq!(words_of(Wait::HandOn { key: bytes, channel, token, notify }), words);
+                assert_eq!(
+                    words_of(Wait::ReleaseAtQueue { key: bytes, channel, token, notify }),
+                    words
+                );
             };
-            hand_on(Notify::Next, "1");
-            hand_on(Notify::CountOnly, "0");
+            release_at_queue(Notify::Next, "1");
+            release_at_queue(Notify::CountOnly, "0");
             let words = [about(QUEUE_UP), vec!["20000".into(), "1023".into()]].concat();
             assert_eq!(words_of(Wait::QueueUp { key: bytes, channel }), words);
             for (to, word) in [(Step::Out, "0"), (Step::ToFront, "1")] {

@@ -1,4 +1,4 @@
--- Releases a lock and notifies the next clients in its queue: `Wait::HandOn` (R10, W7).
+-- Releases a lock and notifies the next clients in its queue: `Wait::ReleaseAtQueue` (R10, W7).
 -- KEYS: the lock, the queue. ARGV: the engine's channel, the token, `Notify`: 1 to notify, else 0.
 -- Answers 1 if the lock's key was deleted, else 0, plus twice the length of the queue. If the
 -- length is unknown: -1 if the key was deleted, else the error.

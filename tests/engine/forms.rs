@@ -2626,7 +2626,7 @@ fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
                     }
                     Acted::Set(nodes, _) => scenario.replies(nodes, Reply::Ok),
                     Acted::Release(nodes, _) => scenario.replies(nodes, YES),
-                    Acted::HandOn(node, ..) => scenario.reply(node, YES),
+                    Acted::ReleaseAtQueue(node, ..) => scenario.reply(node, YES),
                     Acted::Wait(node, Waits::QueueUp) => {
                         scenario.reply(node, Reply::Integer((1 << 40) + 10_002));
                     }

@@ -663,7 +663,8 @@ fn w7_lock_is_handed_on_at_the_queue_node_after_the_other_nodes() {
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     let acted = s.drain();
     let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
-    let [Acted::Release(released, token), Acted::HandOn(at, handed, Notify::Next)] = &acted[..]
+    let [Acted::Release(released, token), Acted::ReleaseAtQueue(at, handed, Notify::Next)] =
+        &acted[..]
     else {
         panic!("{acted:?}")
     };
@@ -747,7 +748,7 @@ fn w13_line_does_not_count_where_it_cannot() {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
         let hand = acted.iter().find_map(|acted| match acted {
-            Acted::HandOn(node, ..) => Some(*node),
+            Acted::ReleaseAtQueue(node, ..) => Some(*node),
             _ => None,
         });
         counted.extend(hand);
@@ -760,7 +761,7 @@ fn w13_line_does_not_count_where_it_cannot() {
     assert_eq!(counted, [0, 1, 2]);
     s.pass(Duration::from_secs(1));
     s.engine.abandon(s.now, lease);
-    assert!(s.drain().iter().any(|acted| matches!(acted, Acted::HandOn(..))));
+    assert!(s.drain().iter().any(|acted| matches!(acted, Acted::ReleaseAtQueue(..))));
 }
 
 #[test]
@@ -840,7 +841,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
         assert!(sets(&s.drain()));
         let lease = granted(&mut s);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-        let is_told = |act: &&Acted| matches!(act, Acted::HandOn(_, _, Notify::Next));
+        let is_told = |act: &&Acted| matches!(act, Acted::ReleaseAtQueue(_, _, Notify::Next));
         told = told.max(s.drain().iter().filter(is_told).count());
         s.replies(0..NODES, Reply::Integer(1));
         assert!(s.done().is_some());
@@ -881,7 +882,7 @@ fn w7_queue_node_that_stands_still_hands_nothing_on() {
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let acted = s.drain();
         let is_release = |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&queue_node));
-        let [Acted::Release(..), Acted::HandOn(next, _, Notify::Next)] = acted[..] else {
+        let [Acted::Release(..), Acted::ReleaseAtQueue(next, _, Notify::Next)] = acted[..] else {
             panic!("{still:?}: {acted:?}")
         };
         assert_ne!(next, queue_node);
@@ -1466,8 +1467,11 @@ fn w11_looks_are_hastened_anew_after_a_grant() {
     s.drain();
     s.engine.abandon(s.now, lease);
     let acted = s.drain();
-    let [Acted::Release(released, _), Acted::HandOn(at, _, Notify::CountOnly), Acted::Set(..)] =
-        &acted[..]
+    let [
+        Acted::Release(released, _),
+        Acted::ReleaseAtQueue(at, _, Notify::CountOnly),
+        Acted::Set(..),
+    ] = &acted[..]
     else {
         panic!("{acted:?}")
     };
@@ -1834,7 +1838,7 @@ fn turns(others: i64) -> usize {
     for turns in 1..40 {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let [Acted::Release(..), Acted::HandOn(at, _, notify), then] = &acted[..] else {
+        let [Acted::Release(..), Acted::ReleaseAtQueue(at, _, notify), then] = &acted[..] else {
             panic!("{acted:?}")
         };
         // One that is alone in its queue looks at others, too.
@@ -1874,7 +1878,7 @@ fn w13_turn_that_nobody_uses_is_handed_on() {
     s.done();
     s.engine.abandon(s.now, lease);
     let acted = s.drain();
-    let is_told = |acted: &Acted| matches!(acted, Acted::HandOn(_, _, Notify::Next));
+    let is_told = |acted: &Acted| matches!(acted, Acted::ReleaseAtQueue(_, _, Notify::Next));
     assert!(acted.iter().any(is_told), "{acted:?}");
 }
 
@@ -1941,7 +1945,7 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
         let hand = |acted: &Acted| match acted {
-            Acted::HandOn(node, _, notify) => Some((*node, *notify)),
+            Acted::ReleaseAtQueue(node, _, notify) => Some((*node, *notify)),
             _ => None,
         };
         let hands: Vec<_> = acted.iter().filter_map(hand).collect();
@@ -1978,7 +1982,9 @@ fn w13_line_that_never_queued_counts_who_does() {
     for turns in 0..40 {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
-        let Some(Acted::HandOn(queue_node, _, notify)) = acted.get(1) else { panic!("{acted:?}") };
+        let Some(Acted::ReleaseAtQueue(queue_node, _, notify)) = acted.get(1) else {
+            panic!("{acted:?}")
+        };
         if *notify == Notify::Next {
             assert_eq!(turns, 17);
             assert!(matches!(acted[2], Acted::Wait(_, Waits::Hello | Waits::QueueUp)));
@@ -2014,7 +2020,7 @@ fn w13_each_line_counts_at_every_node_in_turn() {
         s.engine.abandon(s.now, lease);
         let acted = s.drain();
         let queue_node = acted.iter().find_map(|it| match it {
-            Acted::HandOn(queue_node, _, Notify::CountOnly) => Some(*queue_node),
+            Acted::ReleaseAtQueue(queue_node, _, Notify::CountOnly) => Some(*queue_node),
             _ => None,
         });
         queue_nodes.push(queue_node.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
@@ -2059,7 +2065,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
         for _ in 0..NODES {
             s.engine.abandon(s.now, lease);
             let hands = s.drain().into_iter().filter_map(|acted| match acted {
-                Acted::HandOn(node, _, Notify::CountOnly) => Some(node),
+                Acted::ReleaseAtQueue(node, _, Notify::CountOnly) => Some(node),
                 _ => None,
             });
             counted.extend(hands);
@@ -2085,7 +2091,7 @@ fn w13_line_that_can_wait_nowhere_counts_at_every_node_in_turn() {
         let lease = granted(&mut s);
         s.engine.abandon(s.now, lease);
         counted.extend(s.drain().into_iter().filter_map(|acted| match acted {
-            Acted::HandOn(node, _, Notify::CountOnly) => Some(node),
+            Acted::ReleaseAtQueue(node, _, Notify::CountOnly) => Some(node),
             _ => None,
         }));
         s.replies(0..NODES, Reply::Integer(1));
@@ -2103,7 +2109,8 @@ fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
         let lease = granted(s);
         row += 1;
         s.engine.abandon(s.now, lease);
-        let hands = s.drain().iter().filter(|acted| matches!(acted, Acted::HandOn(..))).count();
+        let hands =
+            s.drain().iter().filter(|acted| matches!(acted, Acted::ReleaseAtQueue(..))).count();
         if hands == NODES {
             rows.push(row);
             row = 0;
@@ -2129,13 +2136,13 @@ fn w13_row_ends_without_the_script_where_it_was_refused() {
         s.engine.abandon(s.now, lease);
         for acted in s.drain() {
             match acted {
-                Acted::HandOn(0, ..) => {
+                Acted::ReleaseAtQueue(0, ..) => {
                     asked.push(0);
                     s.reply(0, server_error(ServerErrorKind::Permission));
                     assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [0]));
                     s.reply(0, Reply::Integer(1));
                 }
-                Acted::HandOn(node, ..) => {
+                Acted::ReleaseAtQueue(node, ..) => {
                     asked.push(node);
                     s.reply(node, Reply::Integer(1));
                 }
@@ -2238,7 +2245,7 @@ fn w7_others_who_wait_at_one_node_are_not_forgotten_for_another() {
             let lease = granted(&mut s);
             s.engine.abandon(s.now, lease);
             acted = s.drain();
-            if acted.iter().any(|acted| matches!(acted, Acted::HandOn(..))) {
+            if acted.iter().any(|acted| matches!(acted, Acted::ReleaseAtQueue(..))) {
                 break;
             }
             s.replies(0..NODES, Reply::Integer(1));

@@ -43,7 +43,7 @@ impl Choice<'_> {
 
     /// Whether a lock may be released there by the script that counts and notifies those who wait.
     /// It takes less than a position in the queue.
-    pub(super) fn may_hand_on(self, node: usize) -> bool {
+    pub(super) fn may_release_at(self, node: usize) -> bool {
         let takes_no_script =
             self.able[node].state() == QueueSupport::Unavailable(QueueObstacle::Queue);
         may_pass_on(self.nodes, node) && !takes_no_script

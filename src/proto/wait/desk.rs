@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ability::Waitable;
 use super::choice::Choice;
 use super::local_queue::WaitingOp;
-use super::{Cx, Hand, WaitOrder, WaitStats};
+use super::{Cx, ReleasePlan, WaitOrder, WaitStats};
 use crate::channel::Channel;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
@@ -71,11 +71,11 @@ impl Desk {
     pub(crate) fn queue_nodes_to_release_at(
         &self,
         nodes: &Nodes,
-        hand: Hand,
+        plan: ReleasePlan,
         ready: NodeSet,
     ) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
-        hand.queue_nodes.and(ready).iter().filter(|node| choice.may_hand_on(*node)).collect()
+        plan.queue_nodes.and(ready).iter().filter(|node| choice.may_release_at(*node)).collect()
     }
 
     /// The node has a new connection, of which nothing is known.
@@ -93,10 +93,14 @@ impl Desk {
     }
 
     /// The command of a release at a queue node.
-    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, notify: Notify) -> Command<'a> {
+    pub(crate) fn queue_release_command<'a>(
+        &'a self,
+        claim: &'a Claim,
+        notify: Notify,
+    ) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a queue node is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
-        Command::Wait(Wait::HandOn { key, channel, token, notify })
+        Command::Wait(Wait::ReleaseAtQueue { key, channel, token, notify })
     }
 
     /// Draws the engine's channel if it has none. Returns whether it has one.

@@ -11,10 +11,10 @@ mod ability;
 mod choice;
 mod desk;
 mod entry;
-mod hand_on;
 mod local_queue;
 mod position;
 mod push;
+mod release_plan;
 mod row;
 mod visit;
 mod watch;
@@ -81,17 +81,17 @@ pub(crate) enum WaitOrder {
 
 /// How a lock that is given up is released at the queue nodes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Hand {
+pub(crate) struct ReleasePlan {
     pub(super) queue_nodes: NodeSet,
     pub(super) notify: Notify,
     /// The visit that asks for the lock before the local queue does.
     visit: Option<u32>,
 }
 
-impl Hand {
+impl ReleasePlan {
     /// The usual release on all nodes.
-    pub(super) const NONE: Hand =
-        Hand { queue_nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
+    pub(super) const USUAL: ReleasePlan =
+        ReleasePlan { queue_nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
 }
 
 /// What a release leaves to do.
@@ -237,7 +237,7 @@ mod tests {
         scene.with(|waits, cx, key| waits.local.leave(cx, key, first.id, left));
         assert_eq!(scene.orders(), [WaitOrder::SleepUntil(next.id, until)]);
         for expected in [&[WaitOrder::Start(next.id)][..], &[]] {
-            scene.with(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
+            scene.with(|waits, cx, key| waits.released(cx, key, token, ReleasePlan::USUAL));
             assert_eq!(scene.orders(), expected);
         }
     }

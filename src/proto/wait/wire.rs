@@ -5,7 +5,7 @@
 use super::ability::Learned;
 use super::entry::QueueEntry;
 use super::local_queue::Bar;
-use super::{AfterRelease, Cx, Hand, WaitQueues};
+use super::{AfterRelease, Cx, ReleasePlan, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::proto::Action;
@@ -265,10 +265,15 @@ impl WaitQueues {
 impl WaitQueues {
     /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
     /// next.
-    pub(crate) fn plan_release(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> Hand {
+    pub(crate) fn plan_release(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Key,
+        token: LockToken,
+    ) -> ReleasePlan {
         match self.visit_due(key) {
             None => self.local.plan_for(cx, key, token),
-            visit => Hand { visit, ..Hand::NONE },
+            visit => ReleasePlan { visit, ..ReleasePlan::USUAL },
         }
     }
 
@@ -279,15 +284,15 @@ impl WaitQueues {
         cx: &mut Cx<'_>,
         key: &Key,
         token: LockToken,
-        hand: Hand,
+        plan: ReleasePlan,
     ) -> AfterRelease {
         self.local.queues.note_given_up(cx, key, token);
-        let goes_on = match hand.visit {
+        let goes_on = match plan.visit {
             Some(visit) => match self.let_in(cx, visit, key) {
                 AfterRelease::Requeue => return AfterRelease::Requeue,
                 AfterRelease::Nothing => true,
             },
-            None => hand.notify == Notify::CountOnly || !self.local.queue_after_release(cx, key),
+            None => plan.notify == Notify::CountOnly || !self.local.queue_after_release(cx, key),
         };
         if goes_on {
             self.local.call_first(cx, key, token);

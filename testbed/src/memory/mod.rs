@@ -59,7 +59,7 @@ pub enum Waits {
     Cache,
     TimeToLive,
     QueueUp,
-    HandOn(LockToken, Notify),
+    ReleaseAtQueue(LockToken, Notify),
     StepOut(Step),
 }
 
@@ -73,7 +73,7 @@ impl From<&Wait<'_>> for Waits {
             Wait::Cache => Waits::Cache,
             Wait::TimeToLive { .. } => Waits::TimeToLive,
             Wait::QueueUp { .. } => Waits::QueueUp,
-            Wait::HandOn { token, notify, .. } => Waits::HandOn(**token, *notify),
+            Wait::ReleaseAtQueue { token, notify, .. } => Waits::ReleaseAtQueue(**token, *notify),
             Wait::StepOut { to, .. } => Waits::StepOut(*to),
         }
     }

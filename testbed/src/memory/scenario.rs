@@ -56,7 +56,7 @@ pub enum Acted {
     /// A command for waiting.
     Wait(usize, Waits),
     /// The release at a queue node, with its token.
-    HandOn(usize, u32, Notify),
+    ReleaseAtQueue(usize, u32, Notify),
 }
 
 /// No scenario needs more tokens; after them the source is dry.
@@ -569,7 +569,9 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
         Asked::Inspect => Acted::Inspect(nodes),
-        Asked::Wait(Waits::HandOn(token, notify)) => Acted::HandOn(nodes[0], number(token), notify),
+        Asked::Wait(Waits::ReleaseAtQueue(token, notify)) => {
+            Acted::ReleaseAtQueue(nodes[0], number(token), notify)
+        }
         Asked::Wait(waits) => Acted::Wait(nodes[0], waits),
         other => unreachable!("{other:?} belongs to a handshake"),
     }

@@ -436,7 +436,7 @@ impl World {
                             }
                         }
                         Command::Release { token, .. }
-                        | Command::Wait(Wait::HandOn { token, .. }) => {
+                        | Command::Wait(Wait::ReleaseAtQueue { token, .. }) => {
                             failure = failure
                                 .or(self.checker.note_release(client, it.told, nodes, token));
                             handed_out.push((nodes, *token, true));
@@ -570,7 +570,7 @@ fn token_of<'a>(command: &Command<'a>) -> Option<&'a LockToken> {
         | Command::Extend { token, .. }
         | Command::Heal { token, .. }
         | Command::Release { token, .. }
-        | Command::Wait(Wait::HandOn { token, .. }) => Some(token),
+        | Command::Wait(Wait::ReleaseAtQueue { token, .. }) => Some(token),
         _ => None,
     }
 }

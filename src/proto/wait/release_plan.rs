@@ -3,7 +3,7 @@
 use super::choice::may_pass_on;
 use super::entry::{CROWD_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
 use super::local_queue::Bar;
-use super::{Cx, Hand, LocalQueues};
+use super::{Cx, LocalQueues, ReleasePlan};
 use crate::proto::command::{Notify, Reply, Step};
 use crate::proto::nodes::is_forbidden;
 use crate::proto::status::QueueObstacle;
@@ -57,9 +57,9 @@ impl LocalQueues {
 
     /// How to release it if no visit asks for it.
     #[inline(never)]
-    pub(super) fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> Hand {
+    pub(super) fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> ReleasePlan {
         if !self.desk.is_on() || self.queues.holder_of(key) != Some(token) {
-            return Hand::NONE;
+            return ReleasePlan::USUAL;
         }
         let is_awaited = self.queues.first_of(key).is_some();
         let number = self.queues.entry_of(key);
@@ -71,25 +71,25 @@ impl LocalQueues {
             // again or has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
                 true if is_awaited => {
-                    Hand { queue_nodes: self.counted_node(cx, key), ..Hand::NONE }
+                    ReleasePlan { queue_nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
                 }
                 true => {
                     // A node that has refused this engine for now may be the queue node of others.
                     let queue_nodes = cx.nodes.open().without(self.queues.barred_for_good(key));
-                    Hand { queue_nodes, notify: Notify::Next, ..Hand::NONE }
+                    ReleasePlan { queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
                 }
-                false => Hand::NONE,
+                false => ReleasePlan::USUAL,
             };
         };
         let queue_node = entry.seat.queue_node.map_or(NodeSet::EMPTY, NodeSet::one);
         match entry.turn {
             // No other client stands in its queue, but one might stand in another.
             Quota::Unlimited if is_awaited => {
-                Hand { queue_nodes: self.counted_node(cx, key), ..Hand::NONE }
+                ReleasePlan { queue_nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
             }
             Quota::Left(left @ 1..) if is_awaited => {
                 entry.turn = Quota::Left(left - 1);
-                Hand { queue_nodes: queue_node, ..Hand::NONE }
+                ReleasePlan { queue_nodes: queue_node, ..ReleasePlan::USUAL }
             }
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
                 let mut queue_nodes = entry.seat.queue_nodes;
@@ -103,7 +103,7 @@ impl LocalQueues {
                     let next = self.desk.choice(cx).likeliest_queue_node(cx.now, key);
                     queue_nodes.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                Hand { queue_nodes, notify: Notify::Next, ..Hand::NONE }
+                ReleasePlan { queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
             }
         }
     }
@@ -111,7 +111,8 @@ impl LocalQueues {
     /// The node to count at next: in turn each that other clients may see as the queue node.
     pub(super) fn counted_node(&mut self, cx: &mut Cx<'_>, key: &Key) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
-        let may_be = |node: usize| self.desk.choice(cx).may_hand_on(node) && !barred.contains(node);
+        let may_be =
+            |node: usize| self.desk.choice(cx).may_release_at(node) && !barred.contains(node);
         let queue_node = self.desk.choice(cx).queue_node_in_turn(cx.now, key, looks, may_be);
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
@@ -177,7 +178,7 @@ impl LocalQueues {
 
     /// The release at a queue node was answered. Returns the answer to the release itself; `None`
     /// if the queue node gets the usual release at once, because it has refused this one.
-    pub(crate) fn handed_on(
+    pub(crate) fn handle_queue_release(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
@@ -185,7 +186,7 @@ impl LocalQueues {
         reply: Reply,
     ) -> Option<Reply> {
         Some(match reply {
-            Reply::HandedOn { released, waiting } => {
+            Reply::ReleasedAtQueue { released, waiting } => {
                 match waiting {
                     Some(waiting) => self.note_left(cx, node, key, waiting),
                     None => {
