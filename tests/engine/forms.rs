@@ -827,7 +827,7 @@ fn looks(scenario: &mut Scenario) -> Option<usize> {
 
 /// K9: rows of locks end with a look at the queue. Without others there, the engine goes on.
 #[test]
-fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
+fn k9_series_of_locks_lets_those_in_the_queue_come_first() {
     for resource in [alone(), own(), share()] {
         let mut scenario = queueing();
         let mut queue_nodes = Vec::new();
@@ -855,7 +855,7 @@ fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
 
 /// K9: others may wait where this client would not, because its votes do not count for it.
 #[test]
-fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
+fn k9_series_of_locks_looks_also_where_its_own_would_not_stand() {
     for distrusted in ALL {
         let mut scenario = ready_with(|builder| {
             let marked = builder.restart_guard(RestartGuard::Off).flush_marker("alive");
@@ -884,7 +884,7 @@ fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
 
 /// K9: others may wait for any key of a set.
 #[test]
-fn k9_row_of_sets_ends_with_a_look_at_each_key() {
+fn k9_series_of_sets_ends_with_a_look_at_each_key() {
     let mut scenario = queueing();
     let (count, mut queue_node) = row(&mut scenario, &set());
     assert_eq!(count, 4);
@@ -897,7 +897,7 @@ fn k9_row_of_sets_ends_with_a_look_at_each_key() {
 /// K9: others may wait for any slot, and it stays where it finds some. What it is told of is the
 /// slot that it asks for.
 #[test]
-fn k9_row_of_permits_ends_with_a_look_at_slots() {
+fn k9_series_of_permits_ends_with_a_look_at_slots() {
     let behind = Reply::Integer((1 << 40) + 10_002);
     for others_at in [0, 1, 2] {
         let mut scenario = queueing();
@@ -991,7 +991,7 @@ fn k9_place_that_is_far_back_puts_no_later_question_off() {
 
 /// K9: others that wait for one key of a set do not hide those that wait for another.
 #[test]
-fn k9_row_of_sets_looks_behind_others_at_each_key() {
+fn k9_series_of_sets_looks_behind_others_at_each_key() {
     let behind = Reply::Integer((1 << 40) + 10_002);
     let free = Reply::Integer(0);
     for (places, key) in [
@@ -1032,7 +1032,7 @@ fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
 
 /// K9: others that wait for one key of a set do not end the looks at its other keys.
 #[test]
-fn k9_row_of_sets_behind_others_ends_with_a_look_at_each_key() {
+fn k9_series_of_sets_behind_others_ends_with_a_look_at_each_key() {
     let others = Reply::Integer((1 << 40) + 10_002);
     let mut scenario = queueing();
     let mut queue_node = standing_after(&mut scenario, set(), Reply::Integer(2));
@@ -1048,9 +1048,9 @@ fn k9_row_of_sets_behind_others_ends_with_a_look_at_each_key() {
     assert!(looks(&mut scenario).is_some(), "there is another key");
 }
 
-/// K9: each row looks at the four next keys of a set, and then joins those that it has seen.
+/// K9: each series looks at the four next keys of a set, and then joins those that it has seen.
 #[test]
-fn k9_rows_of_sets_look_at_four_keys_each() {
+fn k9_series_of_sets_look_at_four_keys_each() {
     let many = Resource::all(["a", "b", "c", "d", "e", "f"]).unwrap();
     let others = Reply::Integer((1 << 40) + 10_002);
     for (rows, others_at, key) in [(1, 3, "gd"), (1, 1, "gb"), (2, 3, "gb"), (3, 3, "gf")] {
@@ -1222,9 +1222,9 @@ fn k9_late_answer_to_a_look_takes_no_place_from_another() {
     assert_eq!(scenario.drain(), []);
 }
 
-/// K9: a lock after a pause begins a row, however long the one before could have lived.
+/// K9: a lock after a pause begins a series, however long the one before could have lived.
 #[test]
-fn k9_row_ends_with_a_pause_after_the_release() {
+fn k9_series_ends_with_a_pause_after_the_release() {
     let mut scenario = queueing();
     for _ in 0..4 {
         wait(&mut scenario, alone(), 100 * SECOND);
@@ -1237,9 +1237,9 @@ fn k9_row_ends_with_a_pause_after_the_release() {
     assert_eq!(looks(&mut scenario), None);
 }
 
-/// K9: a row looks where others may stand, but not where this client cannot.
+/// K9: a series looks where others may stand, but not where this client cannot.
 #[test]
-fn k9_row_looks_only_where_it_can_stand() {
+fn k9_series_looks_only_where_it_can_stand() {
     let mut scenario = queueing();
     let mut queue_nodes = Vec::new();
     for number in 0..6 {
@@ -1276,7 +1276,7 @@ fn at_a_look(scenario: &mut Scenario, is_refused: bool, queue_nodes: &mut Vec<us
 
 /// K9: with little patience, others get a stagger; with less, it asks at once.
 #[test]
-fn k9_row_of_locks_ends_with_a_pause_if_patience_is_short() {
+fn k9_series_of_locks_ends_with_a_pause_if_patience_is_short() {
     for (patience, pause) in [(10 * MS, Some(4 * MS)), (2 * MS, None)] {
         let mut scenario = queueing();
         for _ in 0..4 {
@@ -2891,9 +2891,9 @@ fn k9_places_and_members_are_limited() {
     assert_eq!(acted.len(), 128);
 }
 
-/// K9: behind others, a row begins anew.
+/// K9: behind others, a series begins anew.
 #[test]
-fn k9_row_begins_anew_behind_others() {
+fn k9_series_begins_anew_behind_others() {
     let mut scenario = queueing();
     for _ in 0..3 {
         wait(&mut scenario, alone(), 100 * SECOND);

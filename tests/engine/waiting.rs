@@ -833,7 +833,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     assert!(s.acquired().is_err(), "no wait goes beyond the patience");
-    // A row ends at nodes, too, that have refused a position for now: others may stand there.
+    // A series ends at nodes, too, that have refused a position for now: others may stand there.
     let mut told = 0;
     for _ in 0..4 {
         patient(&mut s);
@@ -2126,7 +2126,7 @@ fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
 
 /// A node whose server refuses the script gets the usual release from then on.
 #[test]
-fn w13_row_ends_without_the_script_where_it_was_refused() {
+fn w13_series_ends_without_the_script_where_it_was_refused() {
     let mut s = queueing();
     let mut asked = Vec::new();
     for _ in 0..12 {
@@ -2157,7 +2157,7 @@ fn w13_row_ends_without_the_script_where_it_was_refused() {
 
 /// Clients that start together should have alike shares soon.
 #[test]
-fn w13_row_ends_sooner_while_nothing_is_known_of_others() {
+fn w13_series_ends_sooner_while_nothing_is_known_of_others() {
     let mut s = queueing();
     assert_eq!(rows(&mut s, 64, 0), [4, 8, 16, 16, 16]);
     assert_eq!(rows(&mut s, 64, 3), [12], "the fifth row goes on");

@@ -248,7 +248,7 @@ pub(super) struct Backoff {
     /// The nodes that refused the last round.
     pub(super) refused: NodeSet,
     /// Refused rounds since the last grant, or since it was notified.
-    pub(super) in_row: u32,
+    pub(super) refused_rounds: u32,
     /// When the lock may be looked at after that.
     until: Option<Moment>,
 }
@@ -264,10 +264,10 @@ impl Backoff {
         random: u64,
     ) -> Option<Moment> {
         self.refused = refused;
-        self.in_row = self.in_row.saturating_add(1);
-        let doubled = round_trip.saturating_mul(2 << self.in_row.min(DOUBLINGS_MAX));
+        self.refused_rounds = self.refused_rounds.saturating_add(1);
+        let doubled = round_trip.saturating_mul(2 << self.refused_rounds.min(DOUBLINGS_MAX));
         let pause = between(Duration::ZERO, doubled.min(PAUSE_MAX), random);
-        self.until = (self.in_row > 1 || was_split).then(|| now.after(pause));
+        self.until = (self.refused_rounds > 1 || was_split).then(|| now.after(pause));
         self.until
     }
 
@@ -286,7 +286,7 @@ impl Backoff {
 
     /// Whether the lock seems to be free, and gives no quorum.
     fn is_in_vain(&self) -> bool {
-        self.in_row > HASTENED_MAX
+        self.refused_rounds > HASTENED_MAX
     }
 }
 

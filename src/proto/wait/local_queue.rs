@@ -11,8 +11,8 @@ use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::time::Duration;
 use std::{iter, mem};
 
+use super::consecutive_grants::ConsecutiveGrants;
 use super::entry::TURN_MAX;
-use super::row::Row;
 use super::{Cx, LocalQueues, WaitOrder};
 use crate::lock_error::LockError;
 use crate::moment::Moment;
@@ -85,7 +85,7 @@ struct Queue {
     /// Until then, others are believed to wait on the masters (W7); and the node that said so.
     crowd: Option<(Moment, Option<usize>)>,
     /// Its locks since it last left the masters to others (W13).
-    row: Row,
+    grants: ConsecutiveGrants,
     /// Until then, clients that stand in no queue are believed to want the lock; and until when the
     /// local queue leaves it to them.
     strangers: Option<Moment>,
@@ -142,10 +142,10 @@ impl Queues {
 
     /// Forgets a queue without a member, a lock or a crowd.
     fn drop_idle(&mut self, now: Moment, key: &Key) {
-        // Few are kept for the row's sake alone, so that many keys need no more memory.
+        // Few are kept for the series's sake alone, so that many keys need no more memory.
         if self.by_key.len() > QUEUES_TIDY {
             if let Some(queue) = self.by_key.get_mut(key) {
-                queue.row.forget_pause();
+                queue.grants.forget_pause();
             }
         }
         let is_idle = |queue: &&Queue| !queue.is_needed(now) && queue.entry.is_none();
@@ -233,7 +233,7 @@ impl Queues {
     pub(super) fn set_crowd(&mut self, key: &Key, until: Moment, node: Option<usize>) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.crowd = Some((until, node));
-            queue.row.note_others();
+            queue.grants.note_others();
         }
     }
 
@@ -296,7 +296,7 @@ impl Queues {
             return;
         };
         queue.holder.take_if(|(holder, _)| *holder == token);
-        queue.row.note_given_up(cx.now);
+        queue.grants.note_given_up(cx.now);
         if queue.strangers.is_some_and(|until| cx.now < until) {
             queue.yields = Some(cx.now.after(cx.stagger()));
         }
@@ -317,13 +317,13 @@ impl Queues {
 
     /// The local queue looks for others. Returns how often it did before.
     pub(super) fn note_look(&mut self, key: &Key) -> usize {
-        self.by_key.get_mut(key).map_or(0, |queue| queue.row.note_look())
+        self.by_key.get_mut(key).map_or(0, |queue| queue.grants.note_look())
     }
 
     /// Whether the local queue has taken the lock so often in a row that it is time to look whether
-    /// others wait for it (W13). Then a new row begins.
-    pub(super) fn ends_row(&mut self, key: &Key) -> bool {
-        self.by_key.get_mut(key).is_some_and(|queue| queue.row.end_if_long(TURN_MAX))
+    /// others wait for it (W13). Then a new series begins.
+    pub(super) fn end_grants_if_many(&mut self, key: &Key) -> bool {
+        self.by_key.get_mut(key).is_some_and(|queue| queue.grants.end_if_many(TURN_MAX))
     }
 }
 
@@ -343,8 +343,8 @@ impl Queue {
     /// Whether it says something that a later acquisition has to know.
     fn is_needed(&self, now: Moment) -> bool {
         let is_crowded = self.is_crowded(now);
-        let has_row = self.row.is_going_on(now);
-        self.first.is_some() || is_crowded || has_row || self.held_until(now).is_some()
+        let has_grants = self.grants.is_going_on(now);
+        self.first.is_some() || is_crowded || has_grants || self.held_until(now).is_some()
     }
 
     /// The end of the current lock's validity: until then no acquisition needs to ask.
@@ -436,7 +436,7 @@ impl LocalQueues {
         };
         if got.is_some() {
             (queue.holder, queue.report) = (got, None);
-            queue.row.note_got(cx.now);
+            queue.grants.note_got(cx.now);
         }
         if queue.is_first(id) {
             queue.first = None;

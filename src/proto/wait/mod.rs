@@ -9,13 +9,13 @@
 
 mod ability;
 mod choice;
+mod consecutive_grants;
 mod desk;
 mod entry;
 mod local_queue;
 mod position;
 mod push;
 mod release_plan;
-mod row;
 mod visit;
 mod watch;
 mod wire;

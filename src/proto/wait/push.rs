@@ -34,7 +34,7 @@ impl LocalQueues {
         }
         entry.seat.phase = Phase::Queued(if wakeup == Wakeup::Second { 1 } else { 0 });
         if wakeup == Wakeup::TakeNow {
-            entry.backoff.in_row = 0;
+            entry.backoff.refused_rounds = 0;
             self.desk.stats.notifications_received += 1;
         }
         let Some(who) = self.waiting_at(number) else {

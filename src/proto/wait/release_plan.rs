@@ -29,7 +29,8 @@ impl LocalQueues {
             self.queues.note_strangers(cx.now, key);
         }
         (entry.held, entry.check_at) = (Some(token), None);
-        (entry.backoff.in_row, entry.free_since, entry.watch.is_ambiguous) = (0, None, false);
+        (entry.backoff.refused_rounds, entry.free_since, entry.watch.is_ambiguous) =
+            (0, None, false);
         entry.backoff.refused = NodeSet::EMPTY;
         (entry.last_round, entry.has_to_ask) = (None, false);
         entry.watch.forget();
@@ -63,9 +64,9 @@ impl LocalQueues {
         }
         let is_awaited = self.queues.first_of(key).is_some();
         let number = self.queues.entry_of(key);
-        // A row without a place on the masters ends at all nodes, so that it is not much longer
+        // A series without a place on the masters ends at all nodes, so that it is not much longer
         // than the turns of those who wait.
-        let is_counted = is_awaited || number.is_none() && self.queues.ends_row(key);
+        let is_counted = is_awaited || number.is_none() && self.queues.end_grants_if_many(key);
         let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) else {
             // No other client is known to wait: count, if this local queue is about to take it
             // again or has taken it many times.
@@ -120,7 +121,7 @@ impl LocalQueues {
     /// The lock was handed on: the local queue stands behind those who are told, or leaves (W13).
     /// Returns whether its first waits there.
     pub(super) fn queue_after_release(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
-        // A row has ended: the answers say whether others wait.
+        // A series has ended: the answers say whether others wait.
         let Some(number) = self.queues.entry_of(key) else {
             return false;
         };

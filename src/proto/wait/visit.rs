@@ -4,14 +4,14 @@
 //! A visit tells when to try, and nothing else: an acquisition that waits there also asks again
 //! after random delays.
 //!
-//! An acquisition that is always granted has no visit. After a row of such locks, the next one
+//! An acquisition that is always granted has no visit. After a series of such locks, the next one
 //! takes a position before it asks, so that the clients in the queue come first (W13).
 
 use std::collections::BTreeMap;
 
+use super::consecutive_grants::GrantsByName;
 use super::entry::{CROWD_FOR, POSITION_NONE, Quota, STAGGERS_MAX, TURN_MAX};
 use super::local_queue::WaitingOp;
-use super::row::Rows;
 use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
 use crate::moment::Moment;
 use crate::proto::command::{Expiry, Step, Wakeup};
@@ -38,7 +38,8 @@ const ALONE_MAX: u32 = 1;
 const ASK_STAGGERS: u32 = 8;
 /// With less patience than so many staggers, it asks at once.
 const SHORT_STAGGERS: u32 = 2;
-/// At the end of a row, a position is asked for at the queue node of so many keys of a set at most.
+/// At the end of a series, a position is asked for at the queue node of so many keys of a set at
+/// most.
 const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
@@ -59,7 +60,7 @@ struct Visit {
     held: Option<(LockToken, Moment)>,
     /// AfterRefusal rounds in a row since its queue node said that its position is the first.
     alone: u32,
-    /// Why its position is asked for, if a row has ended.
+    /// Why its position is asked for, if a series has ended.
     look: Option<(OpId, Look)>,
     left_out: LeftOut,
     /// Until then, others are believed to wait on the masters.
@@ -82,12 +83,12 @@ struct LeftOut {
     passed: NodeSet,
 }
 
-/// At the end of a row: whether other clients wait for one of the keys. If not, the acquisition
+/// At the end of a series: whether other clients wait for one of the keys. If not, the acquisition
 /// asks.
 #[derive(Clone, Copy)]
 struct Look {
-    /// How many rows have ended.
-    rows: usize,
+    /// How many series have ended.
+    ended: usize,
     /// The key to look at, and how many come after it.
     key: usize,
     left: usize,
@@ -120,7 +121,7 @@ pub(crate) struct Visits {
     open: BTreeMap<u32, Visit>,
     /// The acquisitions of other kinds that wait now.
     waiting: BTreeMap<OpId, Waiting>,
-    rows: Rows,
+    grants: GrantsByName,
     /// How often others waited for a key of a set.
     crowds: usize,
     /// The next look of an acquisition that has looked at a key of its set.
@@ -128,10 +129,10 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// Whether there are neither visits nor rows.
+    /// Whether there are neither visits nor series.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.rows.is_empty()
+        self.open.is_empty() && self.grants.is_empty()
     }
 
     /// The acquisition waits: no round of it is in flight, and it has no result.
@@ -279,7 +280,7 @@ impl Visits {
     /// The lock is given up. Returns the position that was kept for so long.
     #[inline(never)]
     fn give_up(&mut self, now: Moment, token: LockToken) -> Option<u32> {
-        self.rows.note_given_up(now, token);
+        self.grants.note_given_up(now, token);
         let is_held = |visit: &Visit| visit.held.is_some_and(|(held, _)| held == token);
         let (number, visit) = self.open.iter_mut().find(|(_, visit)| is_held(visit))?;
         visit.held = None;
@@ -319,19 +320,19 @@ impl Visits {
             crowd = Some(plain[self.crowds % plain.len()].clone());
         }
         if let (Some(_), None, true) = (&crowd, look, is_any || plain.len() == 1) {
-            self.rows.note_others(key);
+            self.grants.note_others(key);
             return crowd.map(|crowd| (crowd, None));
         }
-        let rows = self.rows.end_if_long(now, key).filter(|_| look.is_none());
-        let look = match (look, rows) {
+        let ended = self.grants.end_if_many(now, key).filter(|_| look.is_none());
+        let look = match (look, ended) {
             (Some((_, look)), _) => look,
             (None, None) => return Some((crowd?, None)),
-            (None, Some(rows)) => {
-                let rows = rows as usize - 1;
+            (None, Some(ended)) => {
+                let ended = ended as usize - 1;
                 // Clients may wait for any key of a set, and for any slot.
                 let left = plain.len().min(LOOKS_MAX) - 1;
-                let key = rows * LOOKS_MAX % plain.len();
-                Look { rows, key, left, is_any, has_found: false }
+                let key = ended * LOOKS_MAX % plain.len();
+                Look { ended, key, left, is_any, has_found: false }
             }
         };
         Some((plain[look.key % plain.len()].clone(), Some(look)))
@@ -461,7 +462,7 @@ impl WaitQueues {
     }
 
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
-    /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
+    /// same lock, or a series of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         let (WaitingOp { id, give_up_at }, stagger) = (who, cx.stagger());
         if key.row().queue == QueueOf::None || self.visits.visit_of(id).is_some() {
@@ -483,7 +484,7 @@ impl WaitQueues {
         }
         if let Some(look) = look {
             // Not all clients see the same candidates.
-            let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
+            let turn = if look.ended % 2 == 0 { 0 } else { 1 + look.ended / 2 };
             let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
             let queue_node =
                 self.local.desk.choice(cx).queue_node_in_turn(cx.now, &plain, turn, may_be);
@@ -728,7 +729,7 @@ impl WaitQueues {
     ) {
         self.visits.note_awake(id);
         if let Some(got) = got.filter(|_| self.local.desk.is_on()) {
-            self.visits.rows.note_got(cx.now, key, got);
+            self.visits.grants.note_got(cx.now, key, got);
         }
         let Some(number) = self.visits.visit_of(id) else {
             return;

@@ -1,7 +1,7 @@
 //! Waiters of one client that come for a lock again and again, and another client that waits for it
 //! in the same queue, at another queue node, or where the first one cannot wait.
 //!
-//! FAIR: a row of locks ends, and then the other client gets it (W13).
+//! FAIR: a series of locks ends, and then the other client gets it (W13).
 
 use muxlock::Resource;
 use muxlock::proto::Lease;
@@ -22,13 +22,13 @@ const TURNS: u32 = 3;
 const HOLD_MAX: u64 = MILLI;
 const PATIENCE: u64 = 100 * SECOND;
 /// How many locks the local queue may get while the other one waits in a queue: what it takes to
-/// see the other one, and a whole row.
+/// see the other one, and a whole series.
 const ROW_MAX: u32 = 36;
 /// The same if that one waits elsewhere: when it is told, the local queue asks at its own queue
 /// node, and may come first a few times.
 const ROWS_MAX: u32 = 120;
 /// The same if the local queue may not wait where the other one does. It sees it by counting at
-/// each node in turn: three rows.
+/// each node in turn: three series.
 const BARRED_MAX: u32 = 64;
 /// All is over after so many locks of the local queue, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
