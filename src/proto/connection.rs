@@ -136,7 +136,7 @@ impl Engine {
         mut next: impl FnMut() -> Option<Grant>,
     ) -> FastPath {
         let now = self.last_now;
-        let is_usual = self.nodes.is_usual(node, self.cleanup.indebted());
+        let is_usual = self.nodes.is_usual(node, self.cleanup.nodes_with_debts());
         let at = &mut self.nodes[node];
         let mut latest = None;
         let counted = loop {
@@ -344,7 +344,7 @@ impl Engine {
             // Before the vote, so that commands that follow from it are not sent on this
             // connection.
             self.fail_node(now, node, outcome);
-            self.cleanup.owe_lost(now, &mut self.nodes, node, self.rounds.left(round, Lost::Sent));
+            self.cleanup.add_lost(now, &mut self.nodes, node, self.rounds.left(round, Lost::Sent));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
             return None;
@@ -391,7 +391,7 @@ impl Engine {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].guard.is_quarantined(now)
-            && !self.cleanup.owed_to(node).is_doubted(now, claim.token, kind);
+            && !self.cleanup.debts_of(node).is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
                 (Kind::AcquireFenced, NodeOutcome::Granted) => {
@@ -420,7 +420,7 @@ impl Engine {
         if asked.is_release() && outcome.is_failure() {
             self.nodes.note_refusal(node, kind);
             let (claim, expires) = (self.rounds.claim(round), self.rounds[round].expires);
-            self.cleanup.owe_refused(now, &mut self.nodes, node, (claim, expires));
+            self.cleanup.add_refused(now, &mut self.nodes, node, (claim, expires));
         }
         self.count(now, round, node, outcome);
         self.rounds.dereference(round);
@@ -446,8 +446,8 @@ impl Engine {
             self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         }
         self.nodes.note_far_behind(now, node);
-        let is_owed = self.cleanup.owed_to(node).due().is_some_and(|due| now >= due);
-        if is_owed && self.nodes[node].is_kept_ready(now) {
+        let is_due = self.cleanup.debts_of(node).due().is_some_and(|due| now >= due);
+        if is_due && self.nodes[node].is_kept_ready(now) {
             return self.settle_debts(now, node);
         }
         let effect = self.nodes[node].handle_timeout(now);
@@ -477,7 +477,7 @@ impl Engine {
             let Some((round, lost, outcome)) = self.nodes[node].next_lost() else {
                 return;
             };
-            self.cleanup.owe_lost(now, &mut self.nodes, node, self.rounds.left(round, lost));
+            self.cleanup.add_lost(now, &mut self.nodes, node, self.rounds.left(round, lost));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }

@@ -51,7 +51,7 @@ impl Engine {
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
         if !(lacks_a_command
             && at.pipeline.waits_for_any(is_asked)
-            && self.cleanup.owed_to(node).owes_nothing())
+            && self.cleanup.debts_of(node).has_none_awake())
         {
             return self.fail_node(now, node, outcome);
         }
@@ -65,7 +65,7 @@ impl Engine {
         }
         for round in others {
             let left = self.rounds.left(round, Lost::Unsent);
-            self.cleanup.owe_lost(now, &mut self.nodes, node, left);
+            self.cleanup.add_lost(now, &mut self.nodes, node, left);
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }

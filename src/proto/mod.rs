@@ -663,7 +663,7 @@ impl Engine {
     /// The status of each node.
     pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
         self.nodes.statuses(self.last_now).enumerate().map(|(node, status)| NodeStatus {
-            pending_releases: self.cleanup.owed_to(node).awake(),
+            pending_releases: self.cleanup.debts_of(node).awake(),
             queue: self.waits.local.desk.at(node),
             ..status
         })
@@ -676,8 +676,8 @@ impl Engine {
 
     /// The number of unanswered commands, including releases that wait for unreachable nodes.
     pub fn unanswered(&self) -> usize {
-        let owed = |node| self.cleanup.owed_to(node).awake_at(self.last_now);
-        let waiting = |node: &Node| node.pipeline.unanswered() + owed(node.index);
+        let due_releases = |node| self.cleanup.debts_of(node).awake_at(self.last_now);
+        let waiting = |node: &Node| node.pipeline.unanswered() + due_releases(node.index);
         let sending = self.nodes.outbox.iter().map(Outgoing::commands);
         self.nodes.iter().map(waiting).chain(sending).sum()
     }
@@ -766,7 +766,7 @@ impl Engine {
             }
             self.nodes.wake(now, node);
             match self.nodes[node].route() {
-                Route::Queue if self.cleanup.owed_to(node).owes_too_much() => {
+                Route::Queue if self.cleanup.debts_of(node).is_full() => {
                     self.record(now, round, node, NodeOutcome::Backlogged);
                 }
                 Route::Queue => self.rounds.wait(&mut self.nodes, round, node),

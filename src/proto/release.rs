@@ -190,7 +190,7 @@ impl Engine {
         owner: Option<OpIndex>,
     ) -> RoundId {
         let token = claim.token;
-        if self.cleanup.may_owe() {
+        if self.cleanup.has_debts() {
             self.cleanup.wake(now, &mut self.nodes, sent, (&claim.key, token));
         }
         let round = self.rounds.start(now, Kind::Release, claim, owner);
@@ -221,7 +221,7 @@ impl Engine {
                 State::Idle | State::Limited | State::BackOff { .. } => {
                     if self.nodes[node].link.was_ready_since(started) {
                         let left = self.rounds.left(round, Lost::Unsent);
-                        self.cleanup.owe_lost(now, &mut self.nodes, node, left);
+                        self.cleanup.add_lost(now, &mut self.nodes, node, left);
                         self.record(now, round, node, self.nodes[node].link.last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
@@ -279,13 +279,13 @@ mod tests {
     #[test]
     fn release_without_a_token_is_not_owed() {
         let (mut engine, now, (key, ttl)) = (engine(), Moment::from_nanos(1_000), own());
-        for (token, is_owed) in
+        for (token, has_debt) in
             [(LockToken::NOBODY, false), (LockToken::from_random([1; 20]), true)]
         {
             let claim = Claim { key: Key::new(key.clone(), b""), token, ttl };
             let left = (&claim, None, Left::Release);
-            engine.cleanup.owe_lost(now, &mut engine.nodes, 0, left);
-            assert_eq!(engine.cleanup.may_owe(), is_owed);
+            engine.cleanup.add_lost(now, &mut engine.nodes, 0, left);
+            assert_eq!(engine.cleanup.has_debts(), has_debt);
         }
     }
 

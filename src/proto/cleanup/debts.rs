@@ -168,27 +168,27 @@ impl Debts {
                 return false;
             }
         }
-        let Some(mut owed) = self.take(token) else {
+        let Some(mut former) = self.take(token) else {
             self.put(token, debt);
             return true;
         };
         // A SET and its release may be lost together: the SET's key lives longer.
-        owed.expires = owed.expires.max(debt.expires);
-        let mut all = owed.all();
-        owed.is_one_set = all.add((debt.all(), debt.is_one_set), owed.is_one_set);
-        owed.origins.extend(debt.origins);
-        owed.foreign.extend(debt.foreign);
-        owed.uncounted_until = later(owed.uncounted_until, debt.uncounted_until);
-        owed.unseen_until = later(owed.unseen_until, debt.unseen_until);
-        owed.due = match (owed.stage.is_awake(), debt.stage.is_awake()) {
-            (true, true) => owed.due.min(debt.due),
-            (true, false) => owed.due,
+        former.expires = former.expires.max(debt.expires);
+        let mut all = former.all();
+        former.is_one_set = all.add((debt.all(), debt.is_one_set), former.is_one_set);
+        former.origins.extend(debt.origins);
+        former.foreign.extend(debt.foreign);
+        former.uncounted_until = later(former.uncounted_until, debt.uncounted_until);
+        former.unseen_until = later(former.unseen_until, debt.unseen_until);
+        former.due = match (former.stage.is_awake(), debt.stage.is_awake()) {
+            (true, true) => former.due.min(debt.due),
+            (true, false) => former.due,
             (false, true) => debt.due,
-            (false, false) => owed.due.max(debt.due),
+            (false, false) => former.due.max(debt.due),
         };
-        owed.stage = owed.stage.and(debt.stage);
-        owed.note_key(&debt.key);
-        self.put(token, owed);
+        former.stage = former.stage.and(debt.stage);
+        former.note_key(&debt.key);
+        self.put(token, former);
         true
     }
 
@@ -404,7 +404,7 @@ impl Debts {
     }
 
     /// Adds a debt. Returns whether it is still known which copies do not count.
-    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+    pub(super) fn add_checked(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_in_doubt = debt.unseen_until.is_some();
         self.add(now, token, debt) || !is_in_doubt
     }
@@ -413,7 +413,7 @@ impl Debts {
         !self.by_token.is_empty()
     }
 
-    pub(crate) fn owes_too_much(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.awake >= DEBTS_MAX
     }
 
@@ -422,7 +422,7 @@ impl Debts {
         self.due.is_none_or(|due| now < due)
     }
 
-    pub(crate) fn owes_nothing(&self) -> bool {
+    pub(crate) fn has_none_awake(&self) -> bool {
         self.awake() == 0
     }
 }
@@ -883,7 +883,7 @@ mod bounds {
         };
         let owing = |debt: Debt| {
             let mut debts = Debts::default();
-            debts.owe(at(1), claim.token, debt);
+            debts.add_checked(at(1), claim.token, debt);
             debts
         };
         assert_eq!(owing(Debt::of_release(at(1), &claim, None)).broken(), None);

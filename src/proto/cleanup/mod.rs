@@ -32,7 +32,7 @@ pub(crate) struct Cleanup {
     /// By node.
     debts: Vec<Debts>,
     /// The nodes that may have debts.
-    indebted: NodeSet,
+    nodes_with_debts: NodeSet,
     /// The nodes at which something may be due.
     scheduled: NodeSet,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Cleanup {
 impl Cleanup {
     pub(super) fn new(config: Arc<Config>) -> Cleanup {
         let debts = (0..config.nodes()).map(|_| Debts::default()).collect();
-        Cleanup { config, debts, indebted: NodeSet::EMPTY, scheduled: NodeSet::EMPTY }
+        Cleanup { config, debts, nodes_with_debts: NodeSet::EMPTY, scheduled: NodeSet::EMPTY }
     }
 
     fn here(&self, now: Moment, at: &Node) -> Here {
@@ -68,7 +68,7 @@ impl Cleanup {
 /// What is added.
 impl Cleanup {
     /// A command was lost with its connection, or its answer makes no sense: it has left this.
-    pub(super) fn owe_lost(
+    pub(super) fn add_lost(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
@@ -80,11 +80,11 @@ impl Cleanup {
             Left::Key => self.debt_of_set(now, &nodes[node], claim, expires),
             Left::Release => Debt::of_release(now, claim, expires),
         };
-        self.owe(now, nodes, node, claim.token, debt);
+        self.add_debt(now, nodes, node, claim.token, debt);
     }
 
     /// A node refused a release temporarily.
-    pub(super) fn owe_refused(
+    pub(super) fn add_refused(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
@@ -92,7 +92,7 @@ impl Cleanup {
         (claim, expires): (&Claim, Option<Moment>),
     ) {
         if let Some(debt) = Debt::of_refused(now, claim, expires) {
-            self.owe(now, nodes, node, claim.token, debt);
+            self.add_debt(now, nodes, node, claim.token, debt);
         }
     }
 
@@ -110,17 +110,24 @@ impl Cleanup {
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
             debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);
-            self.owe(now, nodes, doubt.node, claim.token, debt);
+            self.add_debt(now, nodes, doubt.node, claim.token, debt);
         }
     }
 
-    fn owe(&mut self, now: Moment, nodes: &mut Nodes, node: usize, token: LockToken, debt: Debt) {
+    fn add_debt(
+        &mut self,
+        now: Moment,
+        nodes: &mut Nodes,
+        node: usize,
+        token: LockToken,
+        debt: Debt,
+    ) {
         if token == LockToken::NOBODY {
             // Another make's lock with a caller's value: the next one has nothing else (K13).
             return;
         }
-        self.indebted.insert(node);
-        if !self.debts[node].owe(now, token, debt) {
+        self.nodes_with_debts.insert(node);
+        if !self.debts[node].add_checked(now, token, debt) {
             // It is no longer known which copies do not count.
             nodes.quarantine_anew(now, node, QuarantineCause::Flushed);
         }
@@ -142,8 +149,9 @@ impl Cleanup {
 impl Cleanup {
     /// What is broken of the debts.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        let is_known =
-            |(node, debts): &(usize, &Debts)| !debts.has_any() || self.indebted.contains(*node);
+        let is_known = |(node, debts): &(usize, &Debts)| {
+            !debts.has_any() || self.nodes_with_debts.contains(*node)
+        };
         let is_lost = !self.debts.iter().enumerate().all(|debt| is_known(&debt));
         let broken = self.debts.iter().find_map(Debts::broken);
         broken.or(is_lost.then_some("a node owes, and is not known to"))
@@ -162,9 +170,9 @@ impl Cleanup {
         sent: NodeSet,
         (key, token): (&Key, LockToken),
     ) {
-        for node in sent.and(self.indebted).iter() {
+        for node in sent.and(self.nodes_with_debts).iter() {
             if !self.debts[node].has_any() {
-                self.indebted.remove(node);
+                self.nodes_with_debts.remove(node);
             }
             let here = self.here(now, &nodes[node]);
             let is_to_follow = nodes[node].takes_what_follows();
@@ -178,7 +186,7 @@ impl Cleanup {
     /// The lock was extended: debts that wait for its end are kept as long.
     #[inline]
     pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
-        for node in self.indebted.iter() {
+        for node in self.nodes_with_debts.iter() {
             self.debts[node].keep(now, token, ttl);
         }
     }
@@ -259,36 +267,36 @@ impl Cleanup {
 impl Cleanup {
     /// What is owed to this node.
     #[inline]
-    pub(super) fn owed_to(&self, node: usize) -> &Debts {
+    pub(super) fn debts_of(&self, node: usize) -> &Debts {
         &self.debts[node]
     }
 
     /// Whether anything may be owed to any node.
     #[inline]
-    pub(super) fn may_owe(&self) -> bool {
-        !self.indebted.is_empty()
+    pub(super) fn has_debts(&self) -> bool {
+        !self.nodes_with_debts.is_empty()
     }
 
     /// The nodes that something may be owed to.
     #[inline(always)]
-    pub(super) fn indebted(&self) -> NodeSet {
-        self.indebted
+    pub(super) fn nodes_with_debts(&self) -> NodeSet {
+        self.nodes_with_debts
     }
 
     /// Those of these nodes that a command of this kind may be sent to. One with too many debts
     /// gets no new SET.
     #[inline(always)]
     pub(super) fn allowed(&self, nodes: NodeSet, kind: Kind) -> NodeSet {
-        match self.may_owe() && kind.is_acquisition() {
-            true => self.without_overdrawn(nodes),
+        match self.has_debts() && kind.is_acquisition() {
+            true => self.without_full(nodes),
             false => nodes,
         }
     }
 
     #[cold]
-    fn without_overdrawn(&self, mut nodes: NodeSet) -> NodeSet {
-        let overdrawn = self.indebted.iter().filter(|node| self.debts[*node].owes_too_much());
-        overdrawn.for_each(|node| nodes.remove(node));
+    fn without_full(&self, mut nodes: NodeSet) -> NodeSet {
+        let full = self.nodes_with_debts.iter().filter(|node| self.debts[*node].is_full());
+        full.for_each(|node| nodes.remove(node));
         nodes
     }
 
@@ -367,9 +375,9 @@ mod tests {
         ];
         for (nth, (builder, is_doubted)) in table.into_iter().enumerate() {
             let (mut cleanup, mut nodes) = scene(builder);
-            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
+            cleanup.add_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
             assert_eq!(
-                cleanup.owed_to(0).is_doubted(NOW, token(0), Kind::Extend),
+                cleanup.debts_of(0).is_doubted(NOW, token(0), Kind::Extend),
                 is_doubted,
                 "{nth}"
             );
@@ -394,14 +402,14 @@ mod tests {
     fn copy_of_a_process_that_is_gone_does_not_count_for_a_quarantine() {
         use crate::config::RestartGuard::Off;
         let (mut cleanup, mut nodes) = scene(one_node().flush_marker("marker").restart_guard(Off));
-        cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
+        cleanup.add_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
         let (left, process) = (Some("one".into()), Process::Other("two".into()));
         let (is_moved, quarantine, is_news) = (false, None, false);
         let found = Recognised { left, process, is_moved, quarantine, is_news };
         cleanup.node_ready(NOW, &nodes[0], &found);
         let over = NOW.after(cleanup.config.quarantine);
         for (now, is_doubted) in [(NOW, true), (over, false)] {
-            assert_eq!(cleanup.owed_to(0).is_doubted(now, token(0), Kind::Extend), is_doubted);
+            assert_eq!(cleanup.debts_of(0).is_doubted(now, token(0), Kind::Extend), is_doubted);
         }
     }
 
@@ -412,11 +420,11 @@ mod tests {
         for (guard, is_doubted) in [(Off, false), (Uptime, true)] {
             let (mut cleanup, mut nodes) = scene(one_node().restart_guard(guard));
             for number in 0..debts::DEBTS_KEPT_MAX as u32 {
-                cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
+                cleanup.add_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
             }
-            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Release));
+            cleanup.add_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Release));
             assert!(!nodes[0].guard.is_quarantined(NOW));
-            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Key));
+            cleanup.add_lost(NOW, &mut nodes, 0, (&claim(u32::MAX), None, Left::Key));
             assert_eq!(nodes[0].guard.is_quarantined(NOW), is_doubted, "{guard:?}");
         }
     }
@@ -433,7 +441,7 @@ mod tests {
         let lease = Lease::elsewhere(key.resource().clone(), token, ttl, NOW);
         let lease = lease.with_past(longest, NodeSet::EMPTY, vec![doubt]);
         cleanup.take_doubts(NOW, &mut nodes, &lease);
-        assert!(cleanup.owed_to(0).due() >= Some(NOW.after(longest.as_duration())));
+        assert!(cleanup.debts_of(0).due() >= Some(NOW.after(longest.as_duration())));
     }
 
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
@@ -442,9 +450,9 @@ mod tests {
     fn adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
         let (mut cleanup, mut nodes) = scene(one_node());
         for number in 0..debts::DEBTS_KEPT_MAX as u32 {
-            cleanup.owe_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
+            cleanup.add_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
         }
-        assert!(cleanup.owed_to(0).owes_too_much() && nodes[0].guard.quarantine_at(NOW).is_none());
+        assert!(cleanup.debts_of(0).is_full() && nodes[0].guard.quarantine_at(NOW).is_none());
         let uncounted = Duration::from_secs(30);
         let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
         let adopted = claim(u32::MAX);
@@ -453,7 +461,7 @@ mod tests {
         let lease = lease.with_past(ttl, NodeSet::one(0), vec![doubt]);
         cleanup.take_doubts(NOW, &mut nodes, &lease);
         // Either it is kept, or the node is in quarantine.
-        let is_doubted = cleanup.owed_to(0).is_doubted(NOW, adopted.token, Kind::Extend);
+        let is_doubted = cleanup.debts_of(0).is_doubted(NOW, adopted.token, Kind::Extend);
         assert!(is_doubted || nodes[0].guard.is_quarantined(NOW), "its copy counts");
     }
 }
