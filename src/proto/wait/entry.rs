@@ -29,7 +29,7 @@ pub(super) const TURN_MAX: u32 = 16;
 /// The position that a full queue says.
 pub(super) const POSITION_NONE: u32 = 1_023;
 /// How long after a hand-on an engine does not try before it has queued up (W7).
-pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
+pub(super) const CONTENDED_FOR: Duration = Duration::from_secs(1);
 
 /// How many times in a row a local queue may take the lock that it has (W13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -83,7 +83,7 @@ struct Queue {
     /// The number of its entry in the queues on the masters, if it has one.
     entry: Option<u32>,
     /// Until then, others are believed to wait on the masters (W7); and the node that said so.
-    crowd: Option<(Moment, Option<usize>)>,
+    contended: Option<(Moment, Option<usize>)>,
     /// Its locks since it last left the masters to others (W13).
     grants: ConsecutiveGrants,
     /// Until then, clients that stand in no queue are believed to want the lock; and until when the
@@ -140,7 +140,7 @@ impl Queues {
         entries
     }
 
-    /// Forgets a queue without a member, a lock or a crowd.
+    /// Forgets a queue without a member, a lock or known contention.
     fn drop_idle(&mut self, now: Moment, key: &Key) {
         // Few are kept for the series's sake alone, so that many keys need no more memory.
         if self.by_key.len() > QUEUES_TIDY {
@@ -230,17 +230,17 @@ impl Queues {
     }
 
     /// Others are believed to wait on the masters until then, because this node has said so.
-    pub(super) fn set_crowd(&mut self, key: &Key, until: Moment, node: Option<usize>) {
+    pub(super) fn set_contended(&mut self, key: &Key, until: Moment, node: Option<usize>) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.crowd = Some((until, node));
+            queue.contended = Some((until, node));
             queue.grants.note_others();
         }
     }
 
     /// Nobody waits on this node: no news if it was another one that had said so.
-    pub(super) fn clear_crowd(&mut self, now: Moment, key: &Key, node: usize) {
+    pub(super) fn clear_contended(&mut self, now: Moment, key: &Key, node: usize) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.crowd.take_if(|(_, by)| by.is_none_or(|by| by == node));
+            queue.contended.take_if(|(_, by)| by.is_none_or(|by| by == node));
         }
         self.drop_idle(now, key);
     }
@@ -336,15 +336,15 @@ impl Queue {
         self.yields.filter(|until| now < *until && *until < who.give_up_at)
     }
 
-    fn is_crowded(&self, now: Moment) -> bool {
-        self.crowd.is_some_and(|(until, _)| now < until)
+    fn is_contended(&self, now: Moment) -> bool {
+        self.contended.is_some_and(|(until, _)| now < until)
     }
 
     /// Whether it says something that a later acquisition has to know.
     fn is_needed(&self, now: Moment) -> bool {
-        let is_crowded = self.is_crowded(now);
+        let is_contended = self.is_contended(now);
         let has_grants = self.grants.is_going_on(now);
-        self.first.is_some() || is_crowded || has_grants || self.held_until(now).is_some()
+        self.first.is_some() || is_contended || has_grants || self.held_until(now).is_some()
     }
 
     /// The end of the current lock's validity: until then no acquisition needs to ask.
@@ -391,7 +391,7 @@ impl LocalQueues {
             return false;
         }
         let held_until = queue.held_until(cx.now);
-        let lets_others = queue.is_crowded(cx.now) || queue.yields_until(cx.now, who).is_some();
+        let lets_others = queue.is_contended(cx.now) || queue.yields_until(cx.now, who).is_some();
         queue.first = Some(First::new(who, held_until.is_some() || lets_others));
         match held_until {
             Some(held_until) => self.desk.sleep_until(who, held_until),

@@ -43,7 +43,7 @@ impl LocalQueues {
         self.queue_up(cx, who, number)
     }
 
-    /// The next of a local queue waits in the place of the one before it, or behind a crowd (W7,
+    /// The next of a local queue waits in the place of the one before it, or behind others (W7,
     /// W12). Returns whether it waits in a queue.
     pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) -> bool {
         if !self.desk.is_on() {

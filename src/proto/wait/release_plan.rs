@@ -1,7 +1,7 @@
 //! How an entry goes on when its local queue has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CROWD_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
+use super::entry::{CONTENDED_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
 use super::local_queue::Bar;
 use super::{Cx, LocalQueues, ReleasePlan};
 use crate::proto::command::{Notify, Reply, Step};
@@ -133,7 +133,7 @@ impl LocalQueues {
     /// The local queue, which has no position, waits behind the others. Returns whether its first
     /// does.
     pub(super) fn requeue_behind(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
-        self.queues.set_crowd(key, cx.now.after(CROWD_FOR), None);
+        self.queues.set_contended(key, cx.now.after(CONTENDED_FOR), None);
         let first = self.queues.waiting_first(key).filter(|first| cx.now < first.give_up_at);
         if let Some(who) = first {
             self.queue_up_behind(cx, who, key);
@@ -171,8 +171,8 @@ impl LocalQueues {
             self.queues.set_entry(key, Some(number));
         } else {
             match left > 0 {
-                true => self.queues.set_crowd(key, cx.now.after(CROWD_FOR), Some(node)),
-                false => self.queues.clear_crowd(cx.now, key, node),
+                true => self.queues.set_contended(key, cx.now.after(CONTENDED_FOR), Some(node)),
+                false => self.queues.clear_contended(cx.now, key, node),
             }
         }
     }

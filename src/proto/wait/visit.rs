@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::consecutive_grants::GrantsByName;
-use super::entry::{CROWD_FOR, POSITION_NONE, Quota, STAGGERS_MAX, TURN_MAX};
+use super::entry::{CONTENDED_FOR, POSITION_NONE, Quota, STAGGERS_MAX, TURN_MAX};
 use super::local_queue::WaitingOp;
 use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
 use crate::moment::Moment;
@@ -64,7 +64,7 @@ struct Visit {
     look: Option<(OpId, Look)>,
     left_out: LeftOut,
     /// Until then, others are believed to wait on the masters.
-    crowd_until: Option<Moment>,
+    contended_until: Option<Moment>,
     /// Plain locks that this engine's local queue has released since one of these was last let in.
     passed_by: u32,
     /// Whether its position was that of the local queue, whose turn was over.
@@ -123,7 +123,7 @@ pub(crate) struct Visits {
     waiting: BTreeMap<OpId, Waiting>,
     grants: GrantsByName,
     /// How often others waited for a key of a set.
-    crowds: usize,
+    contended_count: usize,
     /// The next look of an acquisition that has looked at a key of its set.
     next_look: Option<(OpId, Look)>,
 }
@@ -183,7 +183,7 @@ impl Visits {
             alone: 0,
             look: None,
             left_out: LeftOut::default(),
-            crowd_until: None,
+            contended_until: None,
             passed_by: 0,
             is_inherited: false,
         });
@@ -198,7 +198,7 @@ impl Visits {
         let Some(visit) = self.open.get_mut(&number) else {
             return AfterRefusal::Queue;
         };
-        visit.crowd_until = Some(now.after(CROWD_FOR));
+        visit.contended_until = Some(now.after(CONTENDED_FOR));
         if !visit.is_notified {
             visit.alone += u32::from(visit.position == Some(0));
             if visit.alone > ALONE_MAX {
@@ -297,36 +297,37 @@ impl Visits {
         (visit.passed_by as usize >= turns).then_some(number)
     }
 
-    fn is_crowded(&self, now: Moment, key: &Key) -> bool {
+    fn is_contended(&self, now: Moment, key: &Key) -> bool {
         let number = self.number_of(key);
-        number.is_some_and(|number| self.open[&number].is_crowded(now))
+        number.is_some_and(|number| self.open[&number].is_contended(now))
     }
 
     /// The plain key whose queue a new acquisition of this lock joins before it asks, if any; and
     /// the look, if that is why.
     fn before(&mut self, now: Moment, id: OpId, key: &Key) -> Option<(Key, Option<Look>)> {
         let plain = key.to_queue_for();
-        let mut crowds: Vec<_> = plain.iter().filter(|it| self.is_crowded(now, it)).collect();
+        let mut contended_keys: Vec<_> =
+            plain.iter().filter(|it| self.is_contended(now, it)).collect();
         let look = self.next_look.take_if(|(other, _)| *other == id);
         // In turn: those in one of the queues might keep out those in another.
-        self.crowds = self.crowds.wrapping_add(1);
-        let count = crowds.len().max(1);
-        let mut crowd =
-            (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count).clone());
+        self.contended_count = self.contended_count.wrapping_add(1);
+        let count = contended_keys.len().max(1);
+        let mut contended = (!contended_keys.is_empty())
+            .then(|| contended_keys.swap_remove(self.contended_count % count).clone());
         // Others that wait for one key of a set say nothing of those that wait for another. Any
         // slot will do, and each time another one: else some are fought for, and others free.
         let is_any = key.row().queue == QueueOf::OfSlot;
-        if crowd.is_some() && is_any {
-            crowd = Some(plain[self.crowds % plain.len()].clone());
+        if contended.is_some() && is_any {
+            contended = Some(plain[self.contended_count % plain.len()].clone());
         }
-        if let (Some(_), None, true) = (&crowd, look, is_any || plain.len() == 1) {
+        if let (Some(_), None, true) = (&contended, look, is_any || plain.len() == 1) {
             self.grants.note_others(key);
-            return crowd.map(|crowd| (crowd, None));
+            return contended.map(|contended| (contended, None));
         }
         let ended = self.grants.end_if_many(now, key).filter(|_| look.is_none());
         let look = match (look, ended) {
             (Some((_, look)), _) => look,
-            (None, None) => return Some((crowd?, None)),
+            (None, None) => return Some((contended?, None)),
             (None, Some(ended)) => {
                 let ended = ended as usize - 1;
                 // Clients may wait for any key of a set, and for any slot.
@@ -405,11 +406,11 @@ impl Visits {
 impl Visit {
     fn is_needed(&self, now: Moment) -> bool {
         let is_held = self.held.is_some_and(|(_, until)| now < until);
-        !self.members.is_empty() || is_held || self.is_crowded(now)
+        !self.members.is_empty() || is_held || self.is_contended(now)
     }
 
-    fn is_crowded(&self, now: Moment) -> bool {
-        self.crowd_until.is_some_and(|until| now < until)
+    fn is_contended(&self, now: Moment) -> bool {
+        self.contended_until.is_some_and(|until| now < until)
     }
 
     fn lose(&mut self, node: usize) {
@@ -579,7 +580,7 @@ impl WaitQueues {
         visit.position = Some(position);
         let look = visit.look.take();
         if position > 0 {
-            (visit.alone, visit.crowd_until) = (0, Some(cx.now.after(CROWD_FOR)));
+            (visit.alone, visit.contended_until) = (0, Some(cx.now.after(CONTENDED_FOR)));
         }
         // Others that wait for one key of a set say nothing of those that wait for another.
         if let Some(mut look) =
@@ -646,7 +647,7 @@ impl WaitQueues {
         match wakeup {
             Wakeup::TakeNow => {
                 visit.is_notified = true;
-                visit.crowd_until = Some(cx.now.after(CROWD_FOR));
+                visit.contended_until = Some(cx.now.after(CONTENDED_FOR));
                 self.local.desk.stats.notifications_received += 1;
                 self.try_visit(cx, number);
             }
