@@ -186,7 +186,7 @@ fn queue_of_one_that_stepped_in_front_ends_by_itself() {
     is_clean(&masters);
 }
 
-/// How long a stranger's key lives may be more than there is room for beside the place.
+/// How long a poller's key lives may be more than there is room for beside the place.
 #[test]
 fn key_that_lives_for_ages_is_waited_for_like_any_other() {
     let masters = start(1);

@@ -13,14 +13,14 @@ use crate::scripts::RELEASE;
 
 /// No test waits for it.
 const TTL: Duration = Duration::from_secs(30);
-/// For how long a stranger that contends holds the lock.
+/// For how long a poller that contends holds the lock.
 const HOLD: Duration = Duration::from_millis(1);
-/// The longest pause of a stranger between two rounds, in microseconds; the shortest is a half.
+/// The longest pause of a poller between two rounds, in microseconds; the shortest is a half.
 const PAUSE_MICROS_MAX: u64 = 3_000;
-/// What the processes of strangers count from.
+/// What the processes of pollers count from.
 const FIRST: usize = 1_000;
 
-/// A lock of a stranger.
+/// A lock of a poller.
 pub struct Held<'a> {
     masters: &'a Masters,
     key: &'a str,
@@ -58,7 +58,7 @@ impl Held<'_> {
     }
 }
 
-/// For as long as `meanwhile` takes, a stranger contends for each key; returns their turns.
+/// For as long as `meanwhile` takes, a poller contends for each key; returns their turns.
 pub fn contend_for(masters: &Masters, keys: &[String], meanwhile: impl FnOnce()) -> Vec<Turn> {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -15,13 +15,13 @@ mod ends;
 mod fair;
 mod far;
 mod foreign;
+mod pollers;
 mod queue_nodes;
 mod report;
 mod rights;
 mod scene;
 mod servers;
 mod stopped;
-mod strangers;
 
 /// The scripts, as they are sent.
 #[allow(dead_code, reason = "not all of them are sent by hand")]

@@ -210,7 +210,7 @@ fn masters_that_forget_what_is_watched_are_watched_again() {
         let crowd = scene.crowd(vec![Part { threads: KEYS, keys: KEYS, ..part }; 4]);
         let is_tracking = |master| info(master, "clients", "tracking_clients") != "0";
         soon("they watch keys", || masters.iter().any(is_tracking));
-        // Nobody is told when a stranger gives a lock back.
+        // Nobody is told when a poller gives a lock back.
         let keys: Vec<_> = (0..KEYS).map(Part::key).collect();
         let turns = contend_for(&masters, &keys, || pause(FAULT));
         assert!(turns.len() >= KEYS, "the strangers got {turns:?}");

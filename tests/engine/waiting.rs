@@ -960,9 +960,9 @@ fn w7_without_others_it_tries_at_once() {
     assert!(sets(&s.drain()));
 }
 
-/// A lock that a local queue passes on within its turn was given up by no stranger.
+/// A lock that a local queue passes on within its turn was given up by no poller.
 #[test]
-fn w7_locks_of_its_own_turn_are_no_strangers() {
+fn w7_locks_of_its_own_turn_are_no_pollers() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     patient(&mut s);
@@ -1003,7 +1003,7 @@ fn yields(s: &mut Scenario, queue_node: usize, after: Duration) -> Lease {
 
 /// Clients of another make stand in no queue, and ask again after random delays.
 #[test]
-fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
+fn w7_beside_pollers_it_leaves_the_lock_for_a_stagger() {
     const AT_ONCE: Duration = Duration::from_millis(2);
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
@@ -1026,10 +1026,10 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     assert!(sets(&s.drain()));
 }
 
-/// Who finds the lock free, and has seen no holder, takes it from no stranger: alone, a local queue
+/// Who finds the lock free, and has seen no holder, takes it from no poller: alone, a local queue
 /// that takes it again and again does not yield for ever.
 #[test]
-fn w7_who_is_alone_is_no_stranger_to_itself() {
+fn w7_who_is_alone_is_no_poller_to_itself() {
     let mut s = queueing();
     let (queue_node, mut lease) = held_through_queue(&mut s);
     let over = s.now.after(Duration::from_secs(1));
@@ -1042,9 +1042,9 @@ fn w7_who_is_alone_is_no_stranger_to_itself() {
     assert!(sets(&s.drain()));
 }
 
-/// It waits for no stranger that has come already.
+/// It waits for no poller that has come already.
 #[test]
-fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
+fn w7_beside_pollers_a_lock_that_is_held_again_is_watched_at_once() {
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);
@@ -1058,7 +1058,7 @@ fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
 
 /// Whose patience ends before that tries at once.
 #[test]
-fn w7_beside_strangers_short_patience_is_not_spent_unasked() {
+fn w7_beside_pollers_short_patience_is_not_spent_unasked() {
     let mut s = queueing();
     let (_, lease) = held_through_queue(&mut s);
     given_back(&mut s, lease);
@@ -1069,7 +1069,7 @@ fn w7_beside_strangers_short_patience_is_not_spent_unasked() {
 
 /// Nobody else was seen for a second.
 #[test]
-fn w7_beside_strangers_that_have_gone_it_tries_at_once() {
+fn w7_beside_pollers_that_have_gone_it_tries_at_once() {
     let mut s = queueing();
     let (_, lease) = held_through_queue(&mut s);
     given_back(&mut s, lease);
@@ -2511,7 +2511,7 @@ fn w4_connections_that_ended_with_the_question_are_counted_in_a_row() {
 
 /// A stranger that was seen at a watched node alone counts.
 #[test]
-fn w7_stranger_that_is_seen_by_a_watch_counts() {
+fn w7_poller_that_is_seen_by_a_watch_counts() {
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
     again(&mut s, lease);

@@ -7,11 +7,11 @@
 //! time. The slow timer does not, but where a test says so: nobody may need it unless two clients
 //! fail.
 //!
-//! Clients crash, stop for ever or give up, and strangers leave keys. Clients are alike, and
-//! states that differ in their numbers alone are one. The search keeps every step
-//! and follows them back from the ends (`search.rs`). A fault is no way out of a state. Nor is the
-//! expiry of a key, unless there is no quorum without it: nobody should wait for a time to live
-//! because of a stray vote.
+//! Clients crash, stop for ever or give up, and pollers leave keys. Clients are alike, and states
+//! that differ in their numbers alone are one. The search keeps every step and follows them back
+//! from the ends (`search.rs`). A fault is no way out of a state. Nor is the expiry of a key,
+//! unless there is no quorum without it: nobody should wait for a time to live because of a stray
+//! vote.
 //!
 //! In what is checked, nothing that could be left out is relied on: a client does not go by the
 //! time to live that PTTL tells, while it tries it ignores invalidations and letters, and after a

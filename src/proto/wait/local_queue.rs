@@ -27,7 +27,7 @@ const QUEUES_TIDY: usize = 256;
 /// A node that refuses a position by an error that passes is asked for one again after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Clients that stand in no queue are believed to want a lock for so long after one had it.
-const STRANGERS_FOR: Duration = Duration::from_secs(1);
+const POLLERS_FOR: Duration = Duration::from_secs(1);
 
 /// An acquisition that waits, and until when at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ struct Queue {
     grants: ConsecutiveGrants,
     /// Until then, clients that stand in no queue are believed to want the lock; and until when the
     /// local queue leaves it to them.
-    strangers: Option<Moment>,
+    pollers_until: Option<Moment>,
     yields: Option<Moment>,
     barred: Option<Box<Barred>>,
 }
@@ -289,23 +289,23 @@ impl Queues {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
-    /// The lock is given up. If strangers are believed to want it, the local queue leaves it to
-    /// them for a stagger.
+    /// The lock is given up. If pollers are believed to want it, the local queue leaves it to them
+    /// for a stagger.
     pub(super) fn note_given_up(&mut self, cx: &Cx<'_>, key: &Key, token: LockToken) {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
         };
         queue.holder.take_if(|(holder, _)| *holder == token);
         queue.grants.note_given_up(cx.now);
-        if queue.strangers.is_some_and(|until| cx.now < until) {
+        if queue.pollers_until.is_some_and(|until| cx.now < until) {
             queue.yields = Some(cx.now.after(cx.stagger()));
         }
     }
 
     /// The local queue got the lock when one gave it up that told nobody.
-    pub(super) fn note_strangers(&mut self, now: Moment, key: &Key) {
+    pub(super) fn note_pollers(&mut self, now: Moment, key: &Key) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.strangers = Some(now.after(STRANGERS_FOR));
+            queue.pollers_until = Some(now.after(POLLERS_FOR));
         }
     }
 

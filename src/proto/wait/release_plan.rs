@@ -22,11 +22,11 @@ impl LocalQueues {
         let Some(entry) = self.entries.get_mut(number) else {
             return;
         };
-        // Who overtakes comes behind one that sleeps, and behind no stranger.
+        // Who overtakes comes behind one that sleeps, and behind no poller.
         let saw_held = std::mem::take(&mut entry.saw_held);
         let found_free = entry.last_round.is_some_and(|by| by != StartedBy::Notification);
         if found_free && saw_held && entry.seat.phase == Phase::Queued(0) {
-            self.queues.note_strangers(cx.now, key);
+            self.queues.note_pollers(cx.now, key);
         }
         (entry.held, entry.check_at) = (Some(token), None);
         (entry.backoff.refused_rounds, entry.free_since, entry.watch.is_ambiguous) =

@@ -62,7 +62,7 @@ impl LocalQueues {
         let yields = self.queues.yields_until(cx.now, &entry.key, who).filter(|_| is_free);
         let entry = self.entries.entry(number);
         match position {
-            // Strangers find it free only by chance.
+            // Pollers find it free only by chance.
             0 if yields.is_some() => yields.into_iter().for_each(|until| entry.check_by(until)),
             // After a refused round, the look is put off, but not until others overtake.
             0 if entry.backoff.is_on(cx.now) && is_free => entry.hasten(cx.now.after(wait / 2)),

@@ -101,7 +101,7 @@ pub enum Action {
     Pause(usize),
     /// A node learns that a client's process has ended. What it has not executed is lost.
     Close(usize, usize),
-    /// The key of a client that is dead or paused, or of a stranger, expires.
+    /// The key of a client that is dead or paused, or of a poller, expires.
     Expire(usize),
     Stranger(usize),
     /// A node forgets silently that it should tell a client.

@@ -17,7 +17,7 @@ pub struct State {
     pub owners: [u8; NODES],
     /// The queue at each node: clients, from 1; 0 behind the last.
     pub queues: [[u8; CLIENTS]; NODES],
-    /// How many clients have crashed, paused or given up, and how many strangers came.
+    /// How many clients have crashed, paused or given up, and how many pollers came.
     pub faults: u8,
     pub strangers: u8,
 }

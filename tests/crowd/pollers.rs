@@ -1,4 +1,4 @@
-//! Strangers: clients that know no queue wait for the same key, or hold it.
+//! Pollers: clients that know no queue wait for the same key, or hold it.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ const RUN: Duration = Duration::from_millis(1_500);
 const GAP_MAX: Duration = Duration::from_millis(500);
 /// No run is so short or so slow that any of them gets fewer.
 const GRANTS_MIN: usize = 5;
-/// For how long strangers hold locks while others wait for them; longer by this each time.
+/// For how long pollers hold locks while others wait for them; longer by this each time.
 const HOLD: Duration = Duration::from_millis(400);
 const HOLD_STEP: Duration = Duration::from_millis(17);
 /// Who has waited for so long looks again a second later.
 const LONG_HOLD: Duration = Duration::from_secs(3);
 /// How many locks they hold at a time.
 const KEYS: usize = 4;
-/// From a stranger's release to the grant, on a busy machine. If nothing notified a client that has
+/// From a poller's release to the grant, on a busy machine. If nothing notified a client that has
 /// waited for so long, it would look at its place at least 265 ms later.
 const HAND_OVER_MAX: Duration = Duration::from_millis(200);
 /// The least delay between two rounds of a client that does not queue.
@@ -32,14 +32,14 @@ const RETRY: Duration = Duration::from_millis(1_000);
 #[track_caller]
 fn soon_taken<'a>(masters: &'a Masters, key: &'a str) -> Held<'a> {
     let mut held = None;
-    soon("a stranger has it", || {
+    soon("a poller has it", || {
         held = try_take(masters, key);
         held.is_some()
     });
     held.expect("it was taken")
 }
 
-/// Strangers hold locks that others wait for, and give them back; returns the keys and when.
+/// Pollers hold locks that others wait for, and give them back; returns the keys and when.
 fn give_back(masters: &Masters, keys: &[String]) -> Vec<(String, Duration)> {
     const TIMES: u32 = 3;
     let mut given_back = Vec::new();
@@ -47,7 +47,7 @@ fn give_back(masters: &Masters, keys: &[String]) -> Vec<(String, Duration)> {
         let held: Vec<_> = keys.iter().map(|key| (key, soon_taken(masters, key))).collect();
         pause(HOLD + HOLD_STEP * time);
         given_back.extend(held.into_iter().map(|(key, held)| (key.clone(), held.give_back())));
-        // The clients that wait have it for a moment, before the strangers come again.
+        // The clients that wait have it for a moment, before the pollers come again.
         pause(2 * RETRY);
     }
     given_back
@@ -55,7 +55,7 @@ fn give_back(masters: &Masters, keys: &[String]) -> Vec<(String, Duration)> {
 
 fn hand_over(scene: Scene, masters: &Masters, waiting: Waiting) -> Duration {
     let part = Part::new(masters.urls(), waiting);
-    // They let the strangers in between.
+    // They let the pollers in between.
     let pause = Duration::from_millis(20);
     let retry = Some(RETRY);
     let crowd = scene.crowd([Part { pause, retry, threads: KEYS, keys: KEYS, ..part }]);
@@ -72,8 +72,8 @@ fn hand_over(scene: Scene, masters: &Masters, waiting: Waiting) -> Duration {
 }
 
 #[test]
-fn release_of_a_stranger_reaches_who_waits_at_once() {
-    scene("release_of_a_stranger_reaches_who_waits_at_once", |scene| {
+fn release_of_a_poller_reaches_who_waits_at_once() {
+    scene("release_of_a_poller_reaches_who_waits_at_once", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let control = hand_over(scene, &masters, Waiting::Retry);
@@ -85,8 +85,8 @@ fn release_of_a_stranger_reaches_who_waits_at_once() {
 
 /// Two clients that have ended stand in front of the queue, where the others look for themselves.
 #[test]
-fn places_of_clients_that_have_ended_hide_no_strangers_release() {
-    scene("places_of_clients_that_have_ended_hide_no_strangers_release", |scene| {
+fn places_of_clients_that_have_ended_hide_no_pollers_release() {
+    scene("places_of_clients_that_have_ended_hide_no_pollers_release", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let held = soon_taken(&masters, KEY);
@@ -106,8 +106,8 @@ fn places_of_clients_that_have_ended_hide_no_strangers_release() {
 }
 
 #[test]
-fn stranger_that_barges_in_gets_some_and_leaves_some() {
-    scene("stranger_that_barges_in_gets_some_and_leaves_some", |scene| {
+fn poller_that_barges_in_gets_some_and_leaves_some() {
+    scene("poller_that_barges_in_gets_some_and_leaves_some", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = scene.crowd(vec![Part::new(masters.urls(), Waiting::Queue); 4]);
