@@ -26,7 +26,7 @@ const NO: Reply = Reply::Integer(0);
 const HEALED: Reply = Reply::Integer(2);
 /// How many slots are tried without a pause (K8).
 const SLOTS_TRIED_MAX: u32 = 8;
-/// Eight staggers where the masters answer at once.
+/// Eight overtake delays where the masters answer at once.
 const ASKED_AFTER: Duration = Duration::from_millis(16);
 
 fn set() -> Resource {
@@ -960,10 +960,10 @@ fn k9_place_that_is_far_back_puts_the_first_question_off() {
         let mut scenario = queueing();
         let (_, queue_node) = row(&mut scenario, &alone());
         scenario.reply(queue_node, at(position));
-        let stagger = ASKED_AFTER / 8;
-        scenario.pass(stagger * (after - 1));
+        let overtake_delay = ASKED_AFTER / 8;
+        scenario.pass(overtake_delay * (after - 1));
         assert_eq!(scenario.drain(), [], "{position}");
-        scenario.pass(stagger);
+        scenario.pass(overtake_delay);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{position}");
     }
 }
@@ -1075,15 +1075,15 @@ fn k9_series_of_sets_look_at_four_keys_each() {
 
 /// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
 #[test]
-fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
+fn k9_refused_set_asks_again_after_overtake_delays_whatever_the_delays_are() {
     let mut scenario = slow_to_ask();
     standing_after(&mut scenario, set(), Reply::Integer(2));
     // Chance is in the middle here: it asks after one and a half times as many.
-    for staggers in [1, 2, 4] {
-        scenario.pass(3 * MS * staggers - MS);
+    for delays in [1, 2, 4] {
+        scenario.pass(3 * MS * delays - MS);
         assert_eq!(scenario.drain(), []);
         scenario.pass(MS);
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{staggers}");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{delays}");
         scenario.replies(ALL, Reply::Integer(2));
         scenario.drain();
         scenario.replies(ALL, NO);
@@ -1274,7 +1274,7 @@ fn at_a_look(scenario: &mut Scenario, is_refused: bool, queue_nodes: &mut Vec<us
     true
 }
 
-/// K9: with little patience, others get a stagger; with less, it asks at once.
+/// K9: with little patience, others get an overtake delay; with less, it asks at once.
 #[test]
 fn k9_series_of_locks_ends_with_a_pause_if_patience_is_short() {
     for (patience, pause) in [(10 * MS, Some(4 * MS)), (2 * MS, None)] {

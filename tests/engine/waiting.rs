@@ -19,8 +19,8 @@ const RESET: NodeOutcome = NodeOutcome::Disconnected(ErrorKind::ConnectionReset)
 const PATIENCE: Duration = Duration::from_secs(100);
 /// It ends before the first slow look.
 const SHORT: Duration = Duration::from_millis(40);
-/// More than a stagger where the masters answer at once.
-const STAGGER: Duration = Duration::from_millis(3);
+/// More than an overtake delay where the masters answer at once.
+const OVERTAKE_DELAY: Duration = Duration::from_millis(3);
 /// What `PTTL` says of a key that is absent, and of one that lives for ten seconds.
 const ABSENT: i64 = -2;
 const HELD: i64 = 10_000;
@@ -380,7 +380,7 @@ fn w8_node_that_cannot_watch_for_now_is_replaced_by_another() {
         s.reply(other, if is_permission { busy() } else { Reply::Ok });
         s.reply(other, if is_permission { Reply::Integer(HELD) } else { busy() });
         changed(&mut s, other);
-        s.pass(STAGGER);
+        s.pass(OVERTAKE_DELAY);
         let acted = s.drain();
         let third = other_of(&acted, queue_node);
         assert!(third != queue_node && third != other, "{is_permission}: {acted:?}");
@@ -442,17 +442,17 @@ fn w5_first_that_finds_the_lock_free_takes_it() {
 }
 
 #[test]
-fn w5_second_looks_after_a_stagger_and_then_takes_it() {
+fn w5_second_looks_after_an_overtake_delay_and_then_takes_it() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     assert_eq!(s.drain(), []);
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     let acted = s.drain();
     s.reply(other_of(&acted, queue_node), server_error(ServerErrorKind::Other));
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(ABSENT));
     assert_eq!(s.drain(), [], "the first has a stagger to take it");
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     let acted = s.drain();
     assert_eq!(acted[..2], watch_of(queue_node));
     s.reply(queue_node, Reply::Ok);
@@ -468,7 +468,7 @@ fn w5_second_looks_after_a_stagger_and_then_takes_it() {
 }
 
 #[test]
-fn w5_third_looks_at_a_free_lock_only_after_several_staggers() {
+fn w5_third_looks_at_a_free_lock_only_after_several_overtake_delays() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 2, ABSENT);
     assert_eq!(s.drain(), []);
@@ -512,13 +512,13 @@ fn w6_told_to_go_after_its_patience_it_starts_no_round() {
 }
 
 #[test]
-fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
+fn w6_told_to_be_next_it_takes_the_lock_an_overtake_delay_later_if_it_is_still_free() {
     for is_free in [true, false] {
         let mut s = queueing();
         let queue_node = standing(&mut s, 5, HELD);
         s.notify(queue_node, "nresource");
         assert_eq!(s.drain(), []);
-        s.pass(STAGGER);
+        s.pass(OVERTAKE_DELAY);
         assert_eq!(s.drain()[..2], watch_of(queue_node));
         s.reply(queue_node, Reply::Ok);
         s.reply(queue_node, Reply::Integer(if is_free { ABSENT } else { HELD }));
@@ -837,7 +837,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     let mut told = 0;
     for _ in 0..4 {
         patient(&mut s);
-        s.pass(STAGGER);
+        s.pass(OVERTAKE_DELAY);
         assert!(sets(&s.drain()));
         let lease = granted(&mut s);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
@@ -1003,7 +1003,7 @@ fn yields(s: &mut Scenario, queue_node: usize, after: Duration) -> Lease {
 
 /// Clients of another make stand in no queue, and ask again after random delays.
 #[test]
-fn w7_beside_pollers_it_leaves_the_lock_for_a_stagger() {
+fn w7_beside_pollers_it_leaves_the_lock_for_an_overtake_delay() {
     const AT_ONCE: Duration = Duration::from_millis(2);
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
@@ -1019,9 +1019,9 @@ fn w7_beside_pollers_it_leaves_the_lock_for_a_stagger() {
     patient(&mut s);
     s.reply(queue_node, Reply::Integer(1));
     let lease = yields(&mut s, queue_node, AT_ONCE);
-    // Later than a stagger after its release, and when nobody else was seen for a second.
+    // Later than an overtake delay after its release, and when nobody else was seen for a second.
     given_back(&mut s, lease);
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     patient(&mut s);
     assert!(sets(&s.drain()));
 }
@@ -1157,14 +1157,14 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert_eq!(acted[0], Acted::Wait(queue_node, Waits::QueueUp));
     assert_eq!(s.engine.stats().spurious_wakeups, 1);
     s.reply(queue_node, position(0, HELD));
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     let looks = |acted: Vec<Acted>| watch_of(queue_node).iter().all(|it| acted.contains(it));
     assert!(looks(s.drain()));
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(HELD));
-    s.pass(2 * STAGGER);
+    s.pass(2 * OVERTAKE_DELAY);
     changed(&mut s, queue_node);
-    s.pass(4 * STAGGER);
+    s.pass(4 * OVERTAKE_DELAY);
     assert!(looks(s.drain()));
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(ABSENT));
@@ -1195,7 +1195,7 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
             s.engine.handle_node(s.now, other, NodeEvent::Disconnected(error));
             assert_eq!(s.drain(), [Acted::Close(other)]);
         }
-        s.pass(STAGGER);
+        s.pass(OVERTAKE_DELAY);
         let mut acted = s.drain();
         acted.retain(|acted| *acted != Acted::Connect(other));
         let third = other_of(&acted, queue_node);
@@ -1209,7 +1209,7 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
 /// and no other node can be watched.
 fn asks_again(s: &mut Scenario, queue_node: usize, at: i64) -> bool {
     for _ in 0..200 {
-        s.pass(5 * STAGGER);
+        s.pass(5 * OVERTAKE_DELAY);
         let acted = s.drain();
         for sent in &acted {
             match sent {
@@ -1419,7 +1419,7 @@ fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
     }
 }
 
-/// Half a stagger, and the two round trips of a round and a look, in steps of 0.1 ms.
+/// Half an overtake delay, and the two round trips of a round and a look, in steps of 0.1 ms.
 const HASTENED: Duration = Duration::from_micros(1_600);
 /// Refusals in a row after which the next look is hastened.
 const HASTENED_MAX: usize = 8;
@@ -2258,7 +2258,7 @@ fn w7_others_who_wait_at_one_node_are_not_forgotten_for_another() {
     }
 }
 
-/// Those before it have gone: the one that is the first now has a stagger.
+/// Those before it have gone: the one that is the first now has an overtake delay.
 #[test]
 fn w5_who_moves_up_waits_as_long_as_it_does_there() {
     let mut s = queueing();
@@ -2296,13 +2296,13 @@ fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_queue_node() {
     assert!(acted.len() == 2 && acted.iter().all(is_hello), "{acted:?}");
 }
 
-/// The lock was taken meanwhile: when it is free again, the first has a stagger again.
+/// The lock was taken meanwhile: when it is free again, the first has an overtake delay again.
 #[test]
 fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     s.notify(queue_node, "nresource");
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     let acted = s.drain();
     let other = other_of(&acted, queue_node);
     s.reply(queue_node, Reply::Ok);
@@ -2336,13 +2336,13 @@ fn w3_late_place_at_a_slow_queue_node_is_none_at_the_next() {
     s.reply(next, position(3, HELD));
     s.reply(slow, position(0, ABSENT));
     assert_eq!(s.drain(), []);
-    s.pass(STAGGER);
+    s.pass(OVERTAKE_DELAY);
     assert_eq!(s.drain(), []);
 }
 
 /// Who found it free, and was refused, waits as long again for those before it.
 #[test]
-fn w5_third_that_was_refused_waits_for_several_staggers_again() {
+fn w5_third_that_was_refused_waits_for_several_overtake_delays_again() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 2, ABSENT);
     for _ in 0..3 {

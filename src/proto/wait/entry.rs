@@ -22,8 +22,8 @@ const DOUBLINGS_MAX: u32 = 16;
 /// After so many refused rounds in a row no pause is cut short: the lock seems to be free, and no
 /// quorum can be had of it.
 const HASTENED_MAX: u32 = 8;
-/// Who stands far back looks at a free lock after so many staggers at most.
-pub(super) const STAGGERS_MAX: u32 = 64;
+/// Who stands far back looks at a free lock after so many overtake delays at most.
+pub(super) const OVERTAKE_DELAYS_MAX: u32 = 64;
 /// The most grants of one engine in a row while others stand in the queue (W13).
 pub(super) const TURN_MAX: u32 = 16;
 /// The position that a full queue says.
@@ -139,17 +139,17 @@ impl QueueEntry {
 
     /// Whether it has been free for so long that those before it must be asleep. If not, the moment
     /// when that will be so; from now on if nothing was known.
-    pub(super) fn overtakes_at(&mut self, now: Moment, stagger: Duration) -> Moment {
+    pub(super) fn overtakes_at(&mut self, now: Moment, overtake_delay: Duration) -> Moment {
         let position = self.seat.position().unwrap_or(1);
         let since = match self.free_since {
             Some(free) if free.position == position => free.at,
             _ => self.free_since.insert(FreeSince { at: now, position }).at,
         };
-        let staggers = match position {
+        let delays = match position {
             0 | 1 => 1,
-            position => (position + 1).min(STAGGERS_MAX),
+            position => (position + 1).min(OVERTAKE_DELAYS_MAX),
         };
-        let at = since.after(stagger.saturating_mul(staggers));
+        let at = since.after(overtake_delay.saturating_mul(delays));
         // The first in the queue pauses as well, and is to be the first that sees a quorum.
         let in_vain = self.backoff.until.filter(|_| self.backoff.is_in_vain());
         in_vain.map_or(at, |until| at.max(until.after(PAUSE_MAX)))
@@ -322,9 +322,10 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Begins anew: its nodes are not known yet.
-    pub(super) fn begin(&mut self, now: Moment, stagger: Duration) {
+    pub(super) fn begin(&mut self, now: Moment, overtake_delay: Duration) {
         self.forget();
-        let pause = stagger.saturating_mul(1 << self.fruitless).min(PAUSE_MAX.max(stagger));
+        let pause =
+            overtake_delay.saturating_mul(1 << self.fruitless).min(PAUSE_MAX.max(overtake_delay));
         self.again_at = Some(now.after(pause));
         self.fruitless = (self.fruitless + 1).min(DOUBLINGS_MAX);
     }

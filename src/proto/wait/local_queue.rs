@@ -290,7 +290,7 @@ impl Queues {
     }
 
     /// The lock is given up. If pollers are believed to want it, the local queue leaves it to them
-    /// for a stagger.
+    /// for an overtake delay.
     pub(super) fn note_given_up(&mut self, cx: &Cx<'_>, key: &Key, token: LockToken) {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
@@ -298,7 +298,7 @@ impl Queues {
         queue.holder.take_if(|(holder, _)| *holder == token);
         queue.grants.note_given_up(cx.now);
         if queue.pollers_until.is_some_and(|until| cx.now < until) {
-            queue.yields = Some(cx.now.after(cx.stagger()));
+            queue.yields = Some(cx.now.after(cx.overtake_delay()));
         }
     }
 

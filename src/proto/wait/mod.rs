@@ -40,10 +40,10 @@ use crate::resource::Key;
 use crate::token::Entropy;
 
 /// Part of the time after which a head is believed to sleep; the rest is round trips.
-const STAGGER_MIN: Duration = Duration::from_millis(2);
-const STAGGER_ROUND_TRIPS: u32 = 4;
+const OVERTAKE_DELAY_MIN: Duration = Duration::from_millis(2);
+const OVERTAKE_ROUND_TRIPS: u32 = 4;
 /// The next one looks after this time in any case.
-const STAGGER_MAX: Duration = Duration::from_millis(500);
+const OVERTAKE_DELAY_MAX: Duration = Duration::from_millis(500);
 
 /// What a wait may see and use of the engine during one input.
 pub(crate) struct Cx<'a> {
@@ -60,8 +60,9 @@ impl Cx<'_> {
     }
 
     /// The time after which a head that was notified is believed to sleep.
-    fn stagger(&self) -> Duration {
-        (STAGGER_MIN + self.round_trip().saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
+    fn overtake_delay(&self) -> Duration {
+        (OVERTAKE_DELAY_MIN + self.round_trip().saturating_mul(OVERTAKE_ROUND_TRIPS))
+            .min(OVERTAKE_DELAY_MAX)
     }
 }
 

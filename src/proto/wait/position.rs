@@ -59,7 +59,7 @@ impl LocalQueues {
     /// Others wait on the masters: without a position, it lets those come first that are notified.
     pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: WaitingOp, key: &Key) {
         if !self.queue_up_first(cx, who, key) {
-            self.desk.sleep_until(who, cx.now.after(cx.stagger()));
+            self.desk.sleep_until(who, cx.now.after(cx.overtake_delay()));
         }
     }
 

@@ -13,7 +13,7 @@ impl LocalQueues {
         number: u32,
         wakeup: Wakeup,
     ) {
-        let wait = cx.stagger();
+        let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
         let is_elsewhere = entry.seat.queue_node.is_some_and(|queue_node| queue_node != node);
         if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::consecutive_grants::GrantsByName;
-use super::entry::{CONTENDED_FOR, POSITION_NONE, Quota, STAGGERS_MAX, TURN_MAX};
+use super::entry::{CONTENDED_FOR, OVERTAKE_DELAYS_MAX, POSITION_NONE, Quota, TURN_MAX};
 use super::local_queue::WaitingOp;
 use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
 use crate::moment::Moment;
@@ -34,10 +34,10 @@ const IN_VAIN_MAX: u32 = 4;
 const ALONE_MAX: u32 = 1;
 
 /// An acquisition that queues up before it asks, or that has left the queue, asks after this many
-/// staggers at the latest.
-const ASK_STAGGERS: u32 = 8;
-/// With less patience than so many staggers, it asks at once.
-const SHORT_STAGGERS: u32 = 2;
+/// overtake delays at the latest.
+const ASK_DELAYS: u32 = 8;
+/// With less patience than so many overtake delays, it asks at once.
+const SHORT_DELAYS: u32 = 2;
 /// At the end of a series, a position is asked for at the queue node of so many keys of a set at
 /// most.
 const LOOKS_MAX: usize = 4;
@@ -455,7 +455,7 @@ impl WaitQueues {
             self.visits.forget_queue_node(number);
         }
         if refused == AfterRefusal::PassOnAndPause {
-            return Some(cx.now.after(cx.stagger().saturating_mul(ASK_STAGGERS)));
+            return Some(cx.now.after(cx.overtake_delay().saturating_mul(ASK_DELAYS)));
         }
         self.queue_visit(cx, number);
         // Those that hold a key of a set may stand in the queue of another, and tell no others.
@@ -465,19 +465,19 @@ impl WaitQueues {
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a series of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
-        let (WaitingOp { id, give_up_at }, stagger) = (who, cx.stagger());
+        let (WaitingOp { id, give_up_at }, overtake_delay) = (who, cx.overtake_delay());
         if key.row().queue == QueueOf::None || self.visits.visit_of(id).is_some() {
             return false;
         }
         let Some((plain, look)) = self.visits.before(cx.now, id, key) else {
             return false;
         };
-        let mut ask_at = cx.now.after(stagger.saturating_mul(ASK_STAGGERS));
+        let mut ask_at = cx.now.after(overtake_delay.saturating_mul(ASK_DELAYS));
         if give_up_at <= ask_at {
-            if give_up_at <= cx.now.after(stagger.saturating_mul(SHORT_STAGGERS)) {
+            if give_up_at <= cx.now.after(overtake_delay.saturating_mul(SHORT_DELAYS)) {
                 return false;
             }
-            ask_at = cx.now.after(stagger);
+            ask_at = cx.now.after(overtake_delay);
         }
         let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.entries.number());
         if !self.visits.join(cx.now, number, &plain, (id, key.row().ask_policy)) {
@@ -492,10 +492,10 @@ impl WaitQueues {
             self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
-        // Without a position, others get a stagger to come first.
+        // Without a position, others get an overtake delay to come first.
         let visit = self.visits.open.get(&number);
         if look.is_some() && visit.is_none_or(|visit| visit.queue_node.is_none()) {
-            ask_at = cx.now.after(stagger);
+            ask_at = cx.now.after(overtake_delay);
         }
         self.pause(key, who, 0);
         self.local.desk.sleep_until(who, ask_at);
@@ -573,7 +573,7 @@ impl WaitQueues {
         position: u32,
         expiry: Expiry,
     ) {
-        let ask_at = cx.now.after(cx.stagger());
+        let ask_at = cx.now.after(cx.overtake_delay());
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
         };
@@ -606,8 +606,9 @@ impl WaitQueues {
                     self.local.desk.orders.push_back(WaitOrder::WakeBy(id, ask_at));
                 }
             }
-        } else if (ASK_STAGGERS..POSITION_NONE).contains(&position) {
-            let ask_at = cx.now.after(cx.stagger().saturating_mul(position.min(STAGGERS_MAX)));
+        } else if (ASK_DELAYS..POSITION_NONE).contains(&position) {
+            let ask_at =
+                cx.now.after(cx.overtake_delay().saturating_mul(position.min(OVERTAKE_DELAYS_MAX)));
             for who in self.visits.yet_to_ask(number) {
                 self.local.desk.sleep_until(who, ask_at);
             }
@@ -799,6 +800,6 @@ fn plain_key_of(key: &Key, held: Option<usize>) -> Option<Key> {
 /// When a set that was refused after so many rounds asks again at the latest.
 fn set_asks_at(cx: &mut Cx<'_>, attempts: u32) -> Moment {
     let doubled = 1u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
-    let delay = cx.stagger().saturating_mul(doubled);
+    let delay = cx.overtake_delay().saturating_mul(doubled);
     cx.now.after(between(delay, delay.saturating_mul(2), cx.entropy.next_u64()))
 }

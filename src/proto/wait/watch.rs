@@ -47,7 +47,7 @@ impl LocalQueues {
         number: u32,
         (position, expiry): (u32, Expiry),
     ) {
-        let wait = cx.stagger();
+        let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
         self.desk.stats.queued += u64::from(entry.seat.position().is_none());
         entry.note_position(cx.now, position);
@@ -87,7 +87,7 @@ impl LocalQueues {
 
     /// Looks at the lock, and asks to be told of its next change (W8, W9).
     pub(super) fn watch(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let wait = cx.stagger();
+        let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
         if let Some(until) = entry.watch.must_pause_until(cx.now) {
             entry.check_by(until);
@@ -208,7 +208,7 @@ impl LocalQueues {
         number: u32,
         by: StartedBy,
     ) {
-        let wait = cx.stagger();
+        let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
         if by == StartedBy::KeySeenAbsent {
             entry.watch.end_pauses();

@@ -169,7 +169,7 @@ impl Crowd {
             (Phase::Queued, 0..=1) if was == Timer::BackOff => client.timer = was,
             (Phase::Queued, 0) if is_absent => self.attempt(state, c),
             (Phase::Queued, 0) => self.watch(client),
-            (Phase::Queued, 1) => client.timer = Timer::Stagger,
+            (Phase::Queued, 1) => client.timer = Timer::OvertakeDelay,
             (Phase::Queued, _) if is_absent && was == Timer::LooksAgain(position) => {
                 self.attempt(state, c);
             }
@@ -206,7 +206,7 @@ impl Crowd {
                     self.watch(client);
                 }
             }
-            Reply::Next if !waits => client.timer = Timer::Stagger,
+            Reply::Next if !waits => client.timer = Timer::OvertakeDelay,
             _ => {}
         }
     }
@@ -217,7 +217,7 @@ impl Crowd {
             // The answer that is on its way says what to do.
             Timer::BackOff if client.is_asking => {}
             Timer::BackOff if client.position <= 1 => self.watch(client),
-            Timer::Stagger => self.watch(client),
+            Timer::OvertakeDelay => self.watch(client),
             Timer::Retry => self.attempt(state, c),
             Timer::SecondLook => {
                 self.watch(client);

@@ -76,9 +76,9 @@ pub enum Timer {
     BackOff,
     /// Who knows of no queue tries again.
     Retry,
-    /// At the second place, a stagger until the watch.
-    Stagger,
-    /// At the second place, the lock was free; a stagger until the second look.
+    /// At the second place, an overtake delay until the watch.
+    OvertakeDelay,
+    /// At the second place, the lock was free; an overtake delay until the second look.
     SecondLook,
     /// Further behind, the key was absent; until the second look.
     LookAgain,
