@@ -113,7 +113,7 @@ impl Driver {
         match &mut connection.socket {
             // The fast path: the socket has exactly the awaited replies.
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
-                let mut replies_left = self.engine.replies_per_turn();
+                let mut replies_left = self.engine.replies_per_iteration();
                 let received = socket.receive();
                 let is_usual = matches!(received, Ok(Received::Last))
                     && self.engine.node(node).grants_awaited() == usize::MAX;
@@ -143,7 +143,7 @@ impl Driver {
     }
 
     pub(super) fn receive(&mut self, node: usize, to_the_end: bool) {
-        let (is_unread, most) = (self.nodes[node].unread, self.engine.replies_per_turn());
+        let (is_unread, most) = (self.nodes[node].unread, self.engine.replies_per_iteration());
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };

@@ -55,12 +55,12 @@ impl Engine {
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, kind, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
-        let is_its_turn = match patience {
+        let may_start = match patience {
             Patience::OneRound => true,
             Patience::Until(_) if key.row().ask_policy != AskPolicy::One => true,
             Patience::Until(give_up_at) => self.join_local_queue(now, op, &key, give_up_at),
         };
-        if is_its_turn {
+        if may_start {
             self.start_attempt(now, op, key);
         }
         Ok(self.operations.id_of(op))
@@ -96,11 +96,11 @@ impl Engine {
         give_up_at: Moment,
     ) -> bool {
         let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
-        let is_its_turn = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
-        if !is_its_turn {
+        let may_start = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
+        if !may_start {
             self.operations.remember(op, key);
         }
-        is_its_turn
+        may_start
     }
 
     /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It

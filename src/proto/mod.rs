@@ -110,10 +110,10 @@ use wait::{Cx, WaitOrder, WaitQueues};
 const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
 /// after the caller's other work.
-const WORK_PER_TURN_MAX: usize = 512;
+const WORK_PER_ITERATION_MAX: usize = 512;
 /// The same limit for replies, which are cheaper. Replies handled in one call are answered
 /// together.
-const REPLIES_PER_TURN_MAX: usize = 3_072;
+const REPLIES_PER_ITERATION_MAX: usize = 3_072;
 /// Every node gets at least this many per call.
 const SHARE_MIN: usize = 8;
 /// The result of an operation. Only operations that you start have one.
@@ -243,8 +243,8 @@ impl Engine {
             cleanup,
             rounds,
             operations: Operations::new(),
-            share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
-            replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
+            share: (WORK_PER_ITERATION_MAX / count).max(SHARE_MIN),
+            replies_share: (REPLIES_PER_ITERATION_MAX / count).max(SHARE_MIN),
             waits,
             stats: Stats::default(),
             times: Box::default(),
@@ -279,7 +279,7 @@ impl Engine {
                 self.node_timeout(now, node);
             }
         }
-        let mut left = WORK_PER_TURN_MAX;
+        let mut left = WORK_PER_ITERATION_MAX;
         while let Some(op) = self.operations.take_due(now) {
             match (self.operations[op].progress, &self.operations[op].task) {
                 (Progress::Waiting | Progress::Voting(_), Task::Keep { .. }) => {
@@ -338,7 +338,7 @@ impl Engine {
                 Outgoing::Round(nodes, round) if self.is_useless(round) => {
                     self.take_back(nodes, round);
                     taken_back += 1;
-                    if taken_back == WORK_PER_TURN_MAX {
+                    if taken_back == WORK_PER_ITERATION_MAX {
                         return None;
                     }
                 }
@@ -600,7 +600,7 @@ impl Engine {
     }
 
     /// The maximum number of replies of one node to pass in before the other nodes have their turn.
-    pub fn replies_per_turn(&self) -> usize {
+    pub fn replies_per_iteration(&self) -> usize {
         self.replies_share
     }
 

@@ -17,7 +17,7 @@ const ALL: [usize; 3] = [0, 1, 2];
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 const REFUSED: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionRefused);
 /// As in `proto/mod.rs`.
-const WORK_PER_TURN_MAX: usize = 512;
+const WORK_PER_ITERATION_MAX: usize = 512;
 /// As in `proto/nodes/node/pipeline.rs`.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// As in `proto/nodes/node/pipeline.rs`.
@@ -115,7 +115,7 @@ fn timer_of_an_operation_is_precise_and_a_long_node_timeout_is_not() {
 #[test]
 fn nodes_share_the_replies_of_a_turn() {
     for (nodes, replies) in [(1, 3_072), (3, 1_024), (5, 614)] {
-        assert_eq!(Scenario::new(nodes).engine.replies_per_turn(), replies);
+        assert_eq!(Scenario::new(nodes).engine.replies_per_iteration(), replies);
     }
 }
 
@@ -408,7 +408,7 @@ fn next_address_of_a_name_is_due_while_the_first_one_is_silent() {
 fn useless_commands_are_discarded_in_portions() {
     let mut scenario = Scenario::ready(3);
     let mut ops = Vec::new();
-    for i in 0..WORK_PER_TURN_MAX + 1 {
+    for i in 0..WORK_PER_ITERATION_MAX + 1 {
         let name = Resource::new(i.to_string()).unwrap();
         ops.push(
             scenario
@@ -619,7 +619,7 @@ fn operation_that_has_ended_wakes_nobody() {
 fn so_many_operations_end_in_one_turn_and_no_more() {
     let mut scenario = Scenario::ready(3);
     let until = scenario.now.after(MS);
-    let ops = [(); 2 * WORK_PER_TURN_MAX + 1].iter().zip(1..).map(|((), nth)| {
+    let ops = [(); 2 * WORK_PER_ITERATION_MAX + 1].iter().zip(1..).map(|((), nth)| {
         let resource = Resource::new(format!("resource {nth}")).unwrap();
         scenario
             .engine
@@ -631,7 +631,8 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
         ops.iter().filter(|op| scenario.engine.operations().is_done(**op)).count()
     };
     scenario.drain();
-    for turn in [WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX + 1] {
+    for turn in [WORK_PER_ITERATION_MAX, 2 * WORK_PER_ITERATION_MAX, 2 * WORK_PER_ITERATION_MAX + 1]
+    {
         assert!(scenario.engine.advance(until));
         scenario.now = until;
         scenario.engine.handle_timeout(until);

@@ -68,7 +68,7 @@ impl Choice<'_> {
 
     /// Where to look for others after so many looks: at each of these nodes in turn, from the
     /// likeliest queue node on.
-    pub(super) fn queue_node_in_turn(
+    pub(super) fn queue_node_by_turns(
         &self,
         now: Moment,
         key: &Key,

@@ -25,7 +25,7 @@ const HASTENED_MAX: u32 = 8;
 /// Who stands far back looks at a free lock after so many overtake delays at most.
 pub(super) const OVERTAKE_DELAYS_MAX: u32 = 64;
 /// The most grants of one engine in a row while others stand in the queue (W13).
-pub(super) const TURN_MAX: u32 = 16;
+pub(super) const QUOTA_MAX: u32 = 16;
 /// The position that a full queue says.
 pub(super) const POSITION_NONE: u32 = 1_023;
 /// How long after a hand-on an engine does not try before it has queued up (W7).
@@ -63,7 +63,7 @@ pub(crate) struct QueueEntry {
     pub(super) foreign: NodeSet,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
-    pub(super) turn: Quota,
+    pub(super) quota: Quota,
     /// When to look at the lock.
     pub(super) check_at: Option<Moment>,
     /// When to try although nothing is heard: too few nodes can be watched (W9).
@@ -88,7 +88,7 @@ impl QueueEntry {
             seat: Seat::default(),
             foreign: NodeSet::EMPTY,
             held: None,
-            turn: Quota::NotYet,
+            quota: Quota::NotYet,
             check_at: None,
             blind_until: None,
             polls: SlowPolls { at: now, looks: 0, is_new: true },
@@ -167,7 +167,7 @@ impl QueueEntry {
         let rules = [
             (*phase == Phase::Asked && !is_listed, "it has asked for a position at no queue node"),
             (self.held.is_some() && self.last_round.is_some(), "a round is about what it holds"),
-            (matches!(self.turn, Quota::Left(left) if left > TURN_MAX), "its turn is too long"),
+            (matches!(self.quota, Quota::Left(left) if left > QUOTA_MAX), "its quota is too large"),
             (is_watched_twice(unheard, armed), "a node has answered and not answered"),
             (is_watched_twice(wanted, armed), "a watched node is to be watched"),
         ];
@@ -472,7 +472,7 @@ mod tests {
         type Change = fn(&mut QueueEntry);
         let table: [(&str, Change); 4] = [
             ("it has asked for a position at no queue node", |it| it.seat.queue_node = Some(2)),
-            ("its turn is too long", |it| it.turn = Quota::Left(TURN_MAX + 1)),
+            ("its quota is too large", |it| it.quota = Quota::Left(QUOTA_MAX + 1)),
             ("a node has answered and not answered", |it| {
                 (it.watch.unheard, it.watch.armed) = (NodeSet::all(2), NodeSet::one(1));
             }),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{iter, mem};
 
 use super::consecutive_grants::ConsecutiveGrants;
-use super::entry::TURN_MAX;
+use super::entry::QUOTA_MAX;
 use super::{Cx, LocalQueues, WaitOrder};
 use crate::lock_error::LockError;
 use crate::moment::Moment;
@@ -323,7 +323,7 @@ impl Queues {
     /// Whether the local queue has taken the lock so often in a row that it is time to look whether
     /// others wait for it (W13). Then a new series begins.
     pub(super) fn end_grants_if_many(&mut self, key: &Key) -> bool {
-        self.by_key.get_mut(key).is_some_and(|queue| queue.grants.end_if_many(TURN_MAX))
+        self.by_key.get_mut(key).is_some_and(|queue| queue.grants.end_if_many(QUOTA_MAX))
     }
 }
 

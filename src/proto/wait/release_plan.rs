@@ -1,7 +1,7 @@
 //! How an entry goes on when its local queue has the lock, or gives it up (W7, W11, W13).
 
 use super::choice::may_pass_on;
-use super::entry::{CONTENDED_FOR, Phase, QueueEntry, Quota, StartedBy, TURN_MAX};
+use super::entry::{CONTENDED_FOR, Phase, QUOTA_MAX, QueueEntry, Quota, StartedBy};
 use super::local_queue::Bar;
 use super::{Cx, LocalQueues, ReleasePlan};
 use crate::proto::command::{Notify, Reply, Step};
@@ -35,9 +35,9 @@ impl LocalQueues {
         (entry.last_round, entry.has_to_ask) = (None, false);
         entry.watch.forget();
         entry.watch.end_pauses();
-        if entry.turn == Quota::NotYet {
-            let others = u32::try_from(others).unwrap_or(TURN_MAX);
-            entry.turn = Quota::Left(others.min(TURN_MAX));
+        if entry.quota == Quota::NotYet {
+            let others = u32::try_from(others).unwrap_or(QUOTA_MAX);
+            entry.quota = Quota::Left(others.min(QUOTA_MAX));
         }
         // At a queue node where the local queue does not stand yet, no client is known to sleep.
         let listed_at =
@@ -83,13 +83,13 @@ impl LocalQueues {
             };
         };
         let queue_node = entry.seat.queue_node.map_or(NodeSet::EMPTY, NodeSet::one);
-        match entry.turn {
+        match entry.quota {
             // No other client stands in its queue, but one might stand in another.
             Quota::Unlimited if is_awaited => {
                 ReleasePlan { queue_nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
             }
             Quota::Left(left @ 1..) if is_awaited => {
-                entry.turn = Quota::Left(left - 1);
+                entry.quota = Quota::Left(left - 1);
                 ReleasePlan { queue_nodes: queue_node, ..ReleasePlan::USUAL }
             }
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
@@ -114,7 +114,7 @@ impl LocalQueues {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
         let may_be =
             |node: usize| self.desk.choice(cx).may_release_at(node) && !barred.contains(node);
-        let queue_node = self.desk.choice(cx).queue_node_in_turn(cx.now, key, looks, may_be);
+        let queue_node = self.desk.choice(cx).queue_node_by_turns(cx.now, key, looks, may_be);
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
@@ -150,13 +150,13 @@ impl LocalQueues {
                 true => entry.foreign.insert(node),
                 false => entry.foreign.remove(node),
             }
-            entry.turn = match (entry.turn, others) {
+            entry.quota = match (entry.quota, others) {
                 (Quota::NotYet, _) => Quota::NotYet,
                 // Others wait elsewhere.
-                (turn, 0) if !entry.foreign.is_empty() => turn,
+                (quota, 0) if !entry.foreign.is_empty() => quota,
                 (_, 0) => Quota::Unlimited,
                 (Quota::Left(left), _) => Quota::Left(left),
-                (Quota::Unlimited, _) => Quota::Left(TURN_MAX),
+                (Quota::Unlimited, _) => Quota::Left(QUOTA_MAX),
             };
             return;
         }
@@ -164,8 +164,8 @@ impl LocalQueues {
             self.queues.first_of(key).is_some() || self.queues.holder_of(key).is_some();
         if left > 0 && is_local_queue {
             let mut entry = QueueEntry::new(key.clone(), cx.now);
-            let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
-            (entry.seat.queue_node, entry.turn) = (Some(node), Quota::Left(left));
+            let left = if self.queues.others_of(key) > 0 { QUOTA_MAX } else { 0 };
+            (entry.seat.queue_node, entry.quota) = (Some(node), Quota::Left(left));
             entry.held = self.queues.holder_of(key);
             let number = self.entries.insert(entry);
             self.queues.set_entry(key, Some(number));

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::consecutive_grants::GrantsByName;
-use super::entry::{CONTENDED_FOR, OVERTAKE_DELAYS_MAX, POSITION_NONE, Quota, TURN_MAX};
+use super::entry::{CONTENDED_FOR, OVERTAKE_DELAYS_MAX, POSITION_NONE, QUOTA_MAX, Quota};
 use super::local_queue::WaitingOp;
 use super::{AfterRelease, Cx, WaitOrder, WaitQueues};
 use crate::moment::Moment;
@@ -293,8 +293,8 @@ impl Visits {
         let number = self.number_of(key)?;
         let visit = self.open.get_mut(&number).filter(|visit| !visit.members.is_empty())?;
         visit.passed_by = visit.passed_by.saturating_add(1);
-        let turns = waiting_here.min(TURN_MAX as usize).div_ceil(visit.members.len());
-        (visit.passed_by as usize >= turns).then_some(number)
+        let most = waiting_here.min(QUOTA_MAX as usize).div_ceil(visit.members.len());
+        (visit.passed_by as usize >= most).then_some(number)
     }
 
     fn is_contended(&self, now: Moment, key: &Key) -> bool {
@@ -485,10 +485,10 @@ impl WaitQueues {
         }
         if let Some(look) = look {
             // Not all clients see the same candidates.
-            let turn = if look.ended % 2 == 0 { 0 } else { 1 + look.ended / 2 };
+            let looks = if look.ended % 2 == 0 { 0 } else { 1 + look.ended / 2 };
             let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
             let queue_node =
-                self.local.desk.choice(cx).queue_node_in_turn(cx.now, &plain, turn, may_be);
+                self.local.desk.choice(cx).queue_node_by_turns(cx.now, &plain, looks, may_be);
             self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
@@ -695,13 +695,13 @@ impl WaitQueues {
     /// its position is the visit's from now on.
     pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Key) -> AfterRelease {
         let entry = self.local.queues.entry_of(key);
-        let is_turn_over =
+        let is_quota_used =
             entry.and_then(|entry| self.local.entries.get(entry)).is_some_and(|entry| {
-                matches!(entry.turn, Quota::NotYet | Quota::Left(0))
+                matches!(entry.quota, Quota::NotYet | Quota::Left(0))
                     && !entry.seat.queue_nodes.is_empty()
             });
         let position =
-            entry.filter(|_| is_turn_over).and_then(|entry| self.local.give_position(cx, entry));
+            entry.filter(|_| is_quota_used).and_then(|entry| self.local.give_position(cx, entry));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
             if let Some(queue_node) = position {
@@ -710,7 +710,7 @@ impl WaitQueues {
             }
         }
         self.try_visit(cx, number);
-        if is_turn_over {
+        if is_quota_used {
             return AfterRelease::Requeue;
         }
         if self.local.queues.first_of(key).is_none() {
