@@ -90,12 +90,12 @@ struct Queue {
     /// local queue leaves it to them.
     pollers_until: Option<Moment>,
     yields: Option<Moment>,
-    barred: Option<Box<Barred>>,
+    excluded: Option<Box<ExcludedNodes>>,
 }
 
 /// The nodes that are no queue node of a key.
 #[derive(Default)]
-struct Barred {
+struct ExcludedNodes {
     /// Something else stands in the place of its queue there.
     for_good: NodeSet,
     /// They refused a position or a watch a short time ago, and may give one later.
@@ -105,7 +105,7 @@ struct Barred {
 
 /// For how long a node is no queue node of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bar {
+pub(crate) enum Exclusion {
     ForGood,
     ForNow,
 }
@@ -193,38 +193,38 @@ impl Queues {
     }
 
     /// The nodes that are no queue node of this key now.
-    pub(super) fn barred(&self, now: Moment, key: &Key) -> NodeSet {
-        let mut nodes = self.barred_for_now(now, key);
-        nodes.extend(self.barred_for_good(key));
+    pub(super) fn excluded(&self, now: Moment, key: &Key) -> NodeSet {
+        let mut nodes = self.excluded_for_now(now, key);
+        nodes.extend(self.excluded_for_good(key));
         nodes
     }
 
     /// The nodes that never are one.
-    pub(super) fn barred_for_good(&self, key: &Key) -> NodeSet {
-        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
-        barred.map_or(NodeSet::EMPTY, |barred| barred.for_good)
+    pub(super) fn excluded_for_good(&self, key: &Key) -> NodeSet {
+        let excluded = self.by_key.get(key).and_then(|queue| queue.excluded.as_ref());
+        excluded.map_or(NodeSet::EMPTY, |excluded| excluded.for_good)
     }
 
     /// The nodes that have refused a wait for this key a short time ago.
-    pub(super) fn barred_for_now(&self, now: Moment, key: &Key) -> NodeSet {
-        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
-        let barred = barred.filter(|barred| barred.until.is_some_and(|until| now < until));
-        barred.map_or(NodeSet::EMPTY, |barred| barred.for_now)
+    pub(super) fn excluded_for_now(&self, now: Moment, key: &Key) -> NodeSet {
+        let excluded = self.by_key.get(key).and_then(|queue| queue.excluded.as_ref());
+        let excluded = excluded.filter(|excluded| excluded.until.is_some_and(|until| now < until));
+        excluded.map_or(NodeSet::EMPTY, |excluded| excluded.for_now)
     }
 
-    pub(super) fn bar(&mut self, now: Moment, key: &Key, node: usize, how: Bar) {
+    pub(super) fn exclude(&mut self, now: Moment, key: &Key, node: usize, how: Exclusion) {
         let Some(queue) = self.by_key.get_mut(key) else {
             return;
         };
-        let barred = queue.barred.get_or_insert_default();
+        let excluded = queue.excluded.get_or_insert_default();
         match how {
-            Bar::ForGood => barred.for_good.insert(node),
-            Bar::ForNow => {
-                if barred.until.is_none_or(|until| now >= until) {
-                    barred.for_now = NodeSet::EMPTY;
+            Exclusion::ForGood => excluded.for_good.insert(node),
+            Exclusion::ForNow => {
+                if excluded.until.is_none_or(|until| now >= until) {
+                    excluded.for_now = NodeSet::EMPTY;
                 }
-                barred.for_now.insert(node);
-                barred.until = Some(now.after(REFUSED_FOR));
+                excluded.for_now.insert(node);
+                excluded.until = Some(now.after(REFUSED_FOR));
             }
         }
     }

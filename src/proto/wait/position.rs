@@ -124,10 +124,10 @@ impl LocalQueues {
     pub(super) fn find_queue_node(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let entry = self.entries.get(number).expect("the caller has looked it up");
         let (before, is_new) = (entry.seat.queue_node, entry.polls.is_new);
-        let barred = self.queues.barred(cx.now, &entry.key);
+        let excluded = self.queues.excluded(cx.now, &entry.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
-            !barred.contains(node) && (may_be || is_new && self.desk.choice(cx).is_awaited(node))
+            !excluded.contains(node) && (may_be || is_new && self.desk.choice(cx).is_awaited(node))
         };
         if before.is_some_and(is_candidate) {
             return true;

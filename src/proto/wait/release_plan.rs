@@ -2,7 +2,7 @@
 
 use super::choice::may_pass_on;
 use super::entry::{CONTENDED_FOR, Phase, QUOTA_MAX, QueueEntry, Quota, StartedBy};
-use super::local_queue::Bar;
+use super::local_queue::Exclusion;
 use super::{Cx, LocalQueues, ReleasePlan};
 use crate::proto::command::{Notify, Reply, Step};
 use crate::proto::nodes::is_forbidden;
@@ -76,7 +76,7 @@ impl LocalQueues {
                 }
                 true => {
                     // A node that has refused this engine for now may be the queue node of others.
-                    let queue_nodes = cx.nodes.open().without(self.queues.barred_for_good(key));
+                    let queue_nodes = cx.nodes.open().without(self.queues.excluded_for_good(key));
                     ReleasePlan { queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
                 }
                 false => ReleasePlan::USUAL,
@@ -111,9 +111,9 @@ impl LocalQueues {
 
     /// The node to count at next: in turn each that other clients may see as the queue node.
     pub(super) fn counted_node(&mut self, cx: &mut Cx<'_>, key: &Key) -> NodeSet {
-        let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
+        let (looks, excluded) = (self.queues.note_look(key), self.queues.excluded(cx.now, key));
         let may_be =
-            |node: usize| self.desk.choice(cx).may_release_at(node) && !barred.contains(node);
+            |node: usize| self.desk.choice(cx).may_release_at(node) && !excluded.contains(node);
         let queue_node = self.desk.choice(cx).queue_node_by_turns(cx.now, key, looks, may_be);
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
@@ -191,9 +191,9 @@ impl LocalQueues {
                 match waiting {
                     Some(waiting) => self.note_left(cx, node, key, waiting),
                     None => {
-                        self.queues.bar(cx.now, key, node, Bar::ForNow);
+                        self.queues.exclude(cx.now, key, node, Exclusion::ForNow);
                         if let Some(number) = self.queues.entry_of(key) {
-                            self.bar(cx, node, number, Bar::ForNow);
+                            self.exclude(cx, node, number, Exclusion::ForNow);
                         }
                     }
                 }

@@ -75,7 +75,7 @@ struct Visit {
 #[derive(Default)]
 struct LeftOut {
     /// Those that gave none.
-    barred: NodeSet,
+    excluded: NodeSet,
     /// Those where others do not seem to stand.
     alone_at: NodeSet,
     /// The latter when its position is not at the first candidate: it returns there after each
@@ -383,9 +383,9 @@ impl Visits {
     }
 
     /// The node is of no use for this visit, or has lost what it knew.
-    pub(super) fn bar(&mut self, number: u32, node: usize) {
+    pub(super) fn exclude(&mut self, number: u32, node: usize) {
         if let Some(visit) = self.open.get_mut(&number) {
-            visit.left_out.barred.insert(node);
+            visit.left_out.excluded.insert(node);
             visit.lose(node);
         }
     }
@@ -512,7 +512,7 @@ impl WaitQueues {
             return;
         }
         let is_able = |node: usize| {
-            !visit.left_out.barred.contains(node)
+            !visit.left_out.excluded.contains(node)
                 && self.local.desk.choice(cx).is_candidate(cx.now, node)
         };
         let is_candidate = |node: usize| is_able(node) && !visit.left_out.passed.contains(node);

@@ -5,7 +5,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::entry::{QueueEntry, StartedBy};
-use super::local_queue::{Bar, WaitingOp};
+use super::local_queue::{Exclusion, WaitingOp};
 use super::{Cx, LocalQueues};
 use crate::moment::Moment;
 use crate::proto::command::Expiry;
@@ -20,7 +20,7 @@ const WATCHED_NODES: usize = 2;
 /// Where the engine stands, and whether the lock is free.
 impl LocalQueues {
     /// This key has no queue node there, and is not watched there.
-    pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
+    pub(super) fn exclude(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Exclusion) {
         let is_there =
             |entry: &&mut QueueEntry| entry.seat.queue_node == Some(node) || entry.watch.has(node);
         let Some(entry) = self.entries.get_mut(number).filter(is_there) else {
@@ -28,13 +28,13 @@ impl LocalQueues {
         };
         entry.watch.remove(node);
         if entry.seat.queue_node == Some(node) {
-            if how == Bar::ForGood || entry.seat.position().is_none() {
+            if how == Exclusion::ForGood || entry.seat.position().is_none() {
                 entry.seat.queue_nodes.remove(node);
             }
             entry.seat.change(None);
         }
         entry.check_by(cx.now);
-        self.queues.bar(cx.now, &entry.key, node, how);
+        self.queues.exclude(cx.now, &entry.key, node, how);
         self.set_entry_timer(number);
     }
 
@@ -133,8 +133,8 @@ impl LocalQueues {
             return NodeSet::EMPTY;
         };
         let mut order = self.desk.choice(cx).queue_node_order(&entry.key);
-        let barred = self.queues.barred_for_now(cx.now, &entry.key);
-        order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !barred.contains(*node));
+        let excluded = self.queues.excluded_for_now(cx.now, &entry.key);
+        order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !excluded.contains(*node));
         let heeded = self.desk.heeded(cx, entry.backoff.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));

@@ -4,7 +4,7 @@
 
 use super::ability::Learned;
 use super::entry::QueueEntry;
-use super::local_queue::Bar;
+use super::local_queue::Exclusion;
 use super::{AfterRelease, Cx, ReleasePlan, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
@@ -63,7 +63,7 @@ impl WaitQueues {
                     entry.seat.queue_node == Some(node) || entry.watch.has(node)
                 };
                 for number in self.local.entries.numbers_where(needs) {
-                    self.local.bar(cx, node, number, Bar::ForNow);
+                    self.local.exclude(cx, node, number, Exclusion::ForNow);
                 }
             }
             Learned::Nothing => {}
@@ -212,11 +212,11 @@ impl WaitQueues {
             }
             (kind, command) => {
                 let how = match (kind, command) {
-                    (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,
-                    _ => Bar::ForNow,
+                    (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Exclusion::ForGood,
+                    _ => Exclusion::ForNow,
                 };
-                number.into_iter().for_each(|number| self.local.bar(cx, node, number, how));
-                number.into_iter().for_each(|number| self.visits.bar(number, node));
+                number.into_iter().for_each(|number| self.local.exclude(cx, node, number, how));
+                number.into_iter().for_each(|number| self.visits.exclude(number, node));
             }
         }
         Ok(())
