@@ -61,7 +61,7 @@ fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
 }
 
 /// At place 0 of a lock that is held, armed on both watched nodes: the queue node and another one.
-fn armed(s: &mut Scenario) -> (usize, usize) {
+fn watched(s: &mut Scenario) -> (usize, usize) {
     let queue_node = standing(s, 0, HELD);
     let acted = s.drain();
     let other = other_of(&acted, queue_node);
@@ -1085,12 +1085,12 @@ fn w7_beside_pollers_that_have_gone_it_tries_at_once() {
 fn w8_change_of_a_watched_key_wakes_the_first() {
     for by_other in [false, true] {
         let mut s = queueing();
-        let (queue_node, other) = armed(&mut s);
+        let (queue_node, other) = watched(&mut s);
         changed(&mut s, if by_other { other } else { queue_node });
         assert!(sets(&s.drain()));
     }
     let mut s = queueing();
-    let (queue_node, _) = armed(&mut s);
+    let (queue_node, _) = watched(&mut s);
     s.engine.handle_push(s.now, queue_node, Push::AllChanged);
     assert!(sets(&s.drain()));
 }
@@ -1110,7 +1110,7 @@ fn w8_change_counts_once_and_only_where_the_key_is_watched() {
 #[test]
 fn w8_end_of_the_key_wakes_the_first() {
     let mut s = queueing();
-    armed(&mut s);
+    watched(&mut s);
     s.pass(Duration::from_millis(9_000));
     let slow = s.drain();
     assert!(!slow.is_empty(), "W10");
@@ -1150,7 +1150,7 @@ fn w8_first_end_of_a_key_wakes_the_first() {
 #[test]
 fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     let mut s = queueing();
-    let (queue_node, _) = armed(&mut s);
+    let (queue_node, _) = watched(&mut s);
     changed(&mut s, queue_node);
     assert!(sets(&s.drain()));
     let acted = refuse(&mut s);
@@ -1904,7 +1904,7 @@ fn w8_change_of_any_key_wakes_the_first_of_each() {
     let (mut s, queue_node) = (0..64)
         .find_map(|number| {
             let mut s = queueing();
-            let (queue_node, _) = armed(&mut s);
+            let (queue_node, _) = watched(&mut s);
             let until = s.now.after(PATIENCE);
             let another = Resource::new(format!("another {number}")).unwrap();
             s.acquire_of(another, TTL, Patience::Until(until));
@@ -2169,7 +2169,7 @@ fn w13_series_ends_sooner_while_nothing_is_known_of_others() {
 #[test]
 fn w14_changes_without_end_cost_one_watch_each_pause() {
     let mut s = queueing();
-    let (queue_node, _) = armed(&mut s);
+    let (queue_node, _) = watched(&mut s);
     changed(&mut s, queue_node);
     s.drain();
     refuse(&mut s);

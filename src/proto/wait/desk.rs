@@ -132,7 +132,7 @@ impl Desk {
 
     /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
     /// round deny a quorum, it is not free before one of them has lost its key.
-    pub(crate) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
+    pub(crate) fn relevant_nodes(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
         let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
         let watched = may_wait.collect::<NodeSet>();
         match cx.nodes.len() - watched.len() < self.config.quorum() {

@@ -161,15 +161,15 @@ impl QueueEntry {
     /// What its parts do not agree on.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let Seat { queue_node, queue_nodes, phase } = &self.seat;
-        let Watch { unheard, armed, wanted, .. } = self.watch;
+        let Watch { pending, watched, planned, .. } = self.watch;
         let is_listed = queue_node.is_some_and(|queue_node| queue_nodes.contains(queue_node));
         let is_watched_twice = |one: NodeSet, other| !one.and(other).is_empty();
         let rules = [
             (*phase == Phase::Asked && !is_listed, "it has asked for a position at no queue node"),
             (self.held.is_some() && self.last_round.is_some(), "a round is about what it holds"),
             (matches!(self.quota, Quota::Left(left) if left > QUOTA_MAX), "its quota is too large"),
-            (is_watched_twice(unheard, armed), "a node has answered and not answered"),
-            (is_watched_twice(wanted, armed), "a watched node is to be watched"),
+            (is_watched_twice(pending, watched), "a node has answered and not answered"),
+            (is_watched_twice(planned, watched), "a watched node is to be watched"),
         ];
         rules.iter().find(|(is_broken, _)| *is_broken).map(|(_, what)| *what)
     }
@@ -305,9 +305,9 @@ pub(super) struct Watch {
     pub(super) number: u32,
     /// The nodes whose answer to it is missing; those that will tell of a change; and those to be
     /// watched as soon as this is possible.
-    pub(super) unheard: NodeSet,
-    pub(super) armed: NodeSet,
-    pub(super) wanted: NodeSet,
+    pub(super) pending: NodeSet,
+    pub(super) watched: NodeSet,
+    pub(super) planned: NodeSet,
     /// When the lock's keys have expired, as far as the watches know.
     pub(super) free_at: Option<Moment>,
     /// When the next watch may begin.
@@ -317,7 +317,7 @@ pub(super) struct Watch {
     /// Moves the watched pair on (W10).
     pub(super) rotation: usize,
     /// Whether a change may be one that leaves the lock held.
-    pub(super) is_ambiguous: bool,
+    pub(super) change_is_ambiguous: bool,
 }
 
 impl Watch {
@@ -343,12 +343,12 @@ impl Watch {
     }
 
     fn nodes(&mut self) -> [&mut NodeSet; 3] {
-        [&mut self.unheard, &mut self.armed, &mut self.wanted]
+        [&mut self.pending, &mut self.watched, &mut self.planned]
     }
 
     /// Whether the node is one of those that it watches, or is about to.
     pub(super) fn has(&self, node: usize) -> bool {
-        [self.unheard, self.armed, self.wanted].iter().any(|nodes| nodes.contains(node))
+        [self.pending, self.watched, self.planned].iter().any(|nodes| nodes.contains(node))
     }
 
     /// Nothing is heard of the node.
@@ -448,7 +448,7 @@ impl QueueEntries {
 
     /// What is watched at this node: if any key may have changed, tell each of them.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
-        self.numbers_where(|entry| entry.watch.armed.contains(node))
+        self.numbers_where(|entry| entry.watch.watched.contains(node))
     }
 }
 
@@ -474,10 +474,10 @@ mod tests {
             ("it has asked for a position at no queue node", |it| it.seat.queue_node = Some(2)),
             ("its quota is too large", |it| it.quota = Quota::Left(QUOTA_MAX + 1)),
             ("a node has answered and not answered", |it| {
-                (it.watch.unheard, it.watch.armed) = (NodeSet::all(2), NodeSet::one(1));
+                (it.watch.pending, it.watch.watched) = (NodeSet::all(2), NodeSet::one(1));
             }),
             ("a watched node is to be watched", |it| {
-                (it.watch.wanted, it.watch.armed) = (NodeSet::one(1), NodeSet::one(1));
+                (it.watch.planned, it.watch.watched) = (NodeSet::one(1), NodeSet::one(1));
             }),
         ];
         for (what, change) in table {

@@ -33,7 +33,7 @@ impl LocalQueues {
         let number = self.entry_for(cx, key);
         let entry = self.entries.entry(number);
         if let Some(by) = entry.last_round.take() {
-            entry.watch.is_ambiguous |= by == StartedBy::Invalidation;
+            entry.watch.change_is_ambiguous |= by == StartedBy::Invalidation;
             self.desk.stats.spurious_wakeups += 1;
         }
         (entry.held, entry.saw_held, entry.has_to_ask) = (None, true, false);
@@ -262,7 +262,7 @@ impl LocalQueues {
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let entry = self.entries.entry(number);
         entry.polls.next(cx.now, random);
-        let mut asked = entry.watch.wanted;
+        let mut asked = entry.watch.planned;
         entry.seat.queue_node.into_iter().for_each(|queue_node| asked.insert(queue_node));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {

@@ -45,7 +45,7 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         match wakeup {
             Wakeup::TakeNow => self.try_now(cx, who, number, StartedBy::Notification),
-            Wakeup::First if entry.watch.unheard.is_empty() && entry.watch.armed.is_empty() => {
+            Wakeup::First if entry.watch.pending.is_empty() && entry.watch.watched.is_empty() => {
                 self.watch(cx, number)
             }
             Wakeup::First => {}
@@ -67,11 +67,11 @@ impl LocalQueues {
 
     /// A key that is watched for this entry may have changed.
     pub(crate) fn note_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
-        let Some(entry) = self.entries.get_mut(number).filter(|it| it.watch.armed.contains(node))
+        let Some(entry) = self.entries.get_mut(number).filter(|it| it.watch.watched.contains(node))
         else {
             return;
         };
-        entry.watch.armed.remove(node);
+        entry.watch.watched.remove(node);
         if let Some(who) = self.waiting_at(number) {
             self.handle_free(cx, who, number, StartedBy::Invalidation);
             self.set_entry_timer(number);

@@ -29,7 +29,7 @@ impl LocalQueues {
             self.queues.note_pollers(cx.now, key);
         }
         (entry.held, entry.check_at) = (Some(token), None);
-        (entry.backoff.refused_rounds, entry.free_since, entry.watch.is_ambiguous) =
+        (entry.backoff.refused_rounds, entry.free_since, entry.watch.change_is_ambiguous) =
             (0, None, false);
         entry.backoff.refused = NodeSet::EMPTY;
         (entry.last_round, entry.has_to_ask) = (None, false);

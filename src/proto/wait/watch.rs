@@ -56,9 +56,9 @@ impl LocalQueues {
             return;
         };
         let entry = self.entries.entry(number);
-        let heeds = self.desk.heeded(cx, entry.backoff.refused).contains(node);
-        // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
-        let is_free = expiry == Expiry::Absent && (heeds || position > 1);
+        let is_relevant = self.desk.relevant_nodes(cx, entry.backoff.refused).contains(node);
+        // Those far back ask the relevant nodes: if all before them sleep, nothing else does.
+        let is_free = expiry == Expiry::Absent && (is_relevant || position > 1);
         let yields = self.queues.yields_until(cx.now, &entry.key, who).filter(|_| is_free);
         let entry = self.entries.entry(number);
         match position {
@@ -72,7 +72,7 @@ impl LocalQueues {
             _ if is_free => {
                 let at = entry.overtakes_at(cx.now, wait);
                 match position {
-                    2.. if cx.now >= at && heeds => {
+                    2.. if cx.now >= at && is_relevant => {
                         return self.try_now(cx, who, number, StartedBy::KeySeenAbsent);
                     }
                     2.. if cx.now >= at => self.watch(cx, number),
@@ -96,7 +96,7 @@ impl LocalQueues {
         entry.watch.begin(cx.now, wait);
         let nodes = self.nodes_to_watch(cx, number);
         self.watch_nodes(number, nodes);
-        for node in self.entries.entry(number).watch.wanted.iter() {
+        for node in self.entries.entry(number).watch.planned.iter() {
             self.ask_ability(cx, node);
         }
         self.mind_blindness(cx, number, nodes);
@@ -135,9 +135,9 @@ impl LocalQueues {
         let mut order = self.desk.choice(cx).queue_node_order(&entry.key);
         let excluded = self.queues.excluded_for_now(cx.now, &entry.key);
         order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !excluded.contains(*node));
-        let heeded = self.desk.heeded(cx, entry.backoff.refused);
-        if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
-            order.retain(|node| heeded.contains(*node));
+        let relevant_nodes = self.desk.relevant_nodes(cx, entry.backoff.refused);
+        if order.iter().filter(|node| relevant_nodes.contains(**node)).count() >= WATCHED_NODES {
+            order.retain(|node| relevant_nodes.contains(*node));
         }
         // Stable, so the order of queue nodes stays within both parts.
         order.sort_by_key(|node| !entry.backoff.refused.contains(*node));
@@ -153,11 +153,11 @@ impl LocalQueues {
             let watch = entry.watch.number;
             match is_able {
                 true => {
-                    entry.watch.unheard.insert(node);
+                    entry.watch.pending.insert(node);
                     let command = WaitCommand::Watch { entry: number, watch };
                     self.desk.send(node, command);
                 }
-                false => entry.watch.wanted.insert(node),
+                false => entry.watch.planned.insert(node),
             }
         }
     }
@@ -171,15 +171,15 @@ impl LocalQueues {
         expiry: Expiry,
     ) {
         let is_asked = |entry: &&mut QueueEntry| {
-            entry.watch.number == watch && entry.watch.unheard.contains(node)
+            entry.watch.number == watch && entry.watch.pending.contains(node)
         };
         let Some(entry) = self.entries.get_mut(number).filter(is_asked) else {
             return;
         };
-        entry.watch.unheard.remove(node);
+        entry.watch.pending.remove(node);
         let refused = entry.backoff.refused;
-        if expiry == Expiry::Absent && self.desk.heeded(cx, refused).contains(node) {
-            self.entries.entry(number).watch.is_ambiguous = false;
+        if expiry == Expiry::Absent && self.desk.relevant_nodes(cx, refused).contains(node) {
+            self.entries.entry(number).watch.change_is_ambiguous = false;
             if let Some(who) = self.waiting_at(number) {
                 self.handle_free(cx, who, number, StartedBy::KeySeenAbsent);
             }
@@ -188,13 +188,13 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         if expiry != Expiry::Absent {
             entry.saw_held = true;
-            entry.watch.armed.insert(node);
+            entry.watch.watched.insert(node);
         }
         if let Expiry::In(left) = expiry {
             let at = cx.now.after(left.saturating_add(Duration::from_millis(1)));
             entry.watch.free_at = Some(entry.watch.free_at.map_or(at, |before| before.min(at)));
         }
-        if entry.watch.unheard.is_empty() && entry.watch.wanted.is_empty() {
+        if entry.watch.pending.is_empty() && entry.watch.planned.is_empty() {
             entry.free_since = None;
         }
         self.set_entry_timer(number);
@@ -217,7 +217,8 @@ impl LocalQueues {
         match entry.seat.position() {
             // Once: a client that takes the lock again and again would always come first.
             Some(0)
-                if by == StartedBy::Invalidation && mem::take(&mut entry.watch.is_ambiguous) =>
+                if by == StartedBy::Invalidation
+                    && mem::take(&mut entry.watch.change_is_ambiguous) =>
             {
                 self.watch(cx, number);
             }

@@ -51,9 +51,9 @@ impl WaitQueues {
                 self.local.open_queue_node(cx, node);
                 self.open_visits(cx, node);
                 for number in
-                    self.local.entries.numbers_where(|entry| entry.watch.wanted.contains(node))
+                    self.local.entries.numbers_where(|entry| entry.watch.planned.contains(node))
                 {
-                    self.local.entries.entry(number).watch.wanted.remove(node);
+                    self.local.entries.entry(number).watch.planned.remove(node);
                     self.local.watch_nodes(number, NodeSet::one(node));
                 }
             }

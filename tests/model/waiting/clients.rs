@@ -149,7 +149,7 @@ impl Crowd {
             Reply::Granted => self.vote(state, n, c, Vote::Granted),
             Reply::Refused => self.vote(state, n, c, Vote::Refused),
             Reply::Absent => self.seen_absent(state, n, c),
-            Reply::Present => client.watches[n] = Watch::Armed,
+            Reply::Present => client.watches[n] = Watch::Watched,
             Reply::Changed => self.changed(state, n, c),
             Reply::Go | Reply::Passed | Reply::Next => self.told(state, c, reply),
             placed => {
@@ -294,7 +294,7 @@ impl Crowd {
 
     fn changed(&self, state: &mut State, n: usize, c: usize) {
         let client = &mut state.clients[c];
-        if client.watches[n] != Watch::Armed {
+        if client.watches[n] != Watch::Watched {
             return;
         }
         client.watches[n] = Watch::None;

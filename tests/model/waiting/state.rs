@@ -98,7 +98,7 @@ pub enum Vote {
 pub enum Watch {
     None,
     Asked,
-    Armed,
+    Watched,
 }
 
 /// A client's connection to a node.
