@@ -48,7 +48,7 @@ pub(super) struct Debt {
     pub(super) origins: Origins,
     /// Connections of a client that held the lock before; that client may still use them for other
     /// locks.
-    pub(super) foreign: Origins,
+    pub(super) other_clients: Origins,
     /// Whether one SET is all that may still arrive. Then a key that is there shows that it has
     /// run.
     pub(super) is_one_set: bool,
@@ -177,7 +177,7 @@ impl Debts {
         let mut all = former.all();
         former.is_one_set = all.add((debt.all(), debt.is_one_set), former.is_one_set);
         former.origins.extend(debt.origins);
-        former.foreign.extend(debt.foreign);
+        former.other_clients.extend(debt.other_clients);
         former.uncounted_until = later(former.uncounted_until, debt.uncounted_until);
         former.unseen_until = later(former.unseen_until, debt.unseen_until);
         former.due = match (former.stage.is_awake(), debt.stage.is_awake()) {
@@ -242,7 +242,7 @@ impl Debts {
     fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool, countable_from: Moment) {
         self.by_token.retain(|_, debt| {
             debt.origins.known.retain(|origin| !has_ended(origin));
-            debt.foreign.known.retain(|origin| !has_ended(origin));
+            debt.other_clients.known.retain(|origin| !has_ended(origin));
             debt.is_open() || debt.is_kept(countable_from)
         });
         self.note_all();
@@ -256,7 +256,7 @@ impl Debts {
         // The waiting release was only needed in case the lock's own release came too early.
         let is_over = debt.is_one_set && debt.waits_for_release();
         if debt.is_one_set {
-            (debt.origins, debt.foreign) = (Origins::default(), Origins::default());
+            (debt.origins, debt.other_clients) = (Origins::default(), Origins::default());
         }
         if debt.is_open() || !is_over && debt.is_kept(countable_from) {
             self.put(token, debt);
@@ -280,7 +280,7 @@ impl Debts {
     ) -> Option<Kills> {
         let mut debt = self.take(token)?;
         debt.note_key(key);
-        if is_to_follow && debt.foreign.is_empty() {
+        if is_to_follow && debt.other_clients.is_empty() {
             return Some(self.end_and_repeat(here, token, debt));
         }
         debt.stage = DebtStage::Awake;
@@ -293,7 +293,7 @@ impl Debts {
     /// A release is about to follow: returns the old connections to kill before it, and schedules a
     /// repetition if one of them may not have ended.
     fn end_and_repeat(&mut self, here: &Here, token: LockToken, mut debt: Debt) -> Kills {
-        debt.origins.extend(std::mem::take(&mut debt.foreign));
+        debt.origins.extend(std::mem::take(&mut debt.other_clients));
         let kills = self.kill_all(here, &debt.origins.known);
         // Commands on the current connection run before what follows on it.
         let own = here.origins();
@@ -469,7 +469,7 @@ impl Debt {
             due: expires,
             expires,
             origins: Origins::default(),
-            foreign: Origins::default(),
+            other_clients: Origins::default(),
             is_one_set: false,
             uncounted_until: None,
             unseen_until: None,
@@ -508,23 +508,23 @@ impl Debt {
     /// All connections on which a command may still arrive.
     fn all(&self) -> Origins {
         let mut all = self.origins.clone();
-        all.extend(self.foreign.clone());
+        all.extend(self.other_clients.clone());
         all
     }
 
     /// Whether it tells of another engine's doubt.
     fn is_adopted(&self) -> bool {
-        !self.foreign.is_empty() || self.uncounted_until.is_some()
+        !self.other_clients.is_empty() || self.uncounted_until.is_some()
     }
 
     fn is_open(&self) -> bool {
-        !self.origins.is_empty() || !self.foreign.is_empty()
+        !self.origins.is_empty() || !self.other_clients.is_empty()
     }
 
     /// Whether the lock's own release comes first: if it finds the key, no connection of another
     /// client must be killed.
     fn waits_for_release(&self) -> bool {
-        self.stage.is_awake() && !self.foreign.is_empty()
+        self.stage.is_awake() && !self.other_clients.is_empty()
     }
 
     /// No command can arrive from now on. Returns whether the debt must be kept anyway: its release
@@ -621,8 +621,9 @@ mod tests {
                     assert!(debts.add(now, token(), debt));
                 }
                 Adopted(connection) => {
-                    let (foreign, is_one_set) = (origins(connection), true);
-                    let debt = Debt { foreign, is_one_set, ..Debt::dormant(now, &claim, None) };
+                    let (other_clients, is_one_set) = (origins(connection), true);
+                    let debt =
+                        Debt { other_clients, is_one_set, ..Debt::dormant(now, &claim, None) };
                     assert!(debts.add(now, token(), debt));
                 }
                 Woken { follows } => {
@@ -772,7 +773,7 @@ mod bounds {
         let plain = debt(DebtStage::Dormant, LATER);
         let uncounted = Debt { uncounted_until: Some(LATER), ..plain.clone() };
         let unseen = Debt { unseen_until: Some(LATER), ..plain.clone() };
-        let foreign = Debt { foreign: origins(0..1), ..plain.clone() };
+        let other_clients = Debt { other_clients: origins(0..1), ..plain.clone() };
         for (doubt, counts_for_heal) in [(uncounted, false), (unseen, true)] {
             for pair in [[plain.clone(), doubt.clone()], [doubt, plain.clone()]] {
                 let mut debts = Debts::default();
@@ -781,10 +782,10 @@ mod bounds {
                 assert_eq!(!debts.is_doubted(SOON, token(0), Kind::Heal), counts_for_heal);
             }
         }
-        for pair in [[plain.clone(), foreign.clone()], [foreign, plain.clone()]] {
+        for pair in [[plain.clone(), other_clients.clone()], [other_clients, plain.clone()]] {
             let mut debts = Debts::default();
             pair.into_iter().for_each(|debt| assert!(debts.add(NOW, token(0), debt)));
-            assert_eq!(debts.by_token[&token(0)].foreign, origins(0..1));
+            assert_eq!(debts.by_token[&token(0)].other_clients, origins(0..1));
         }
     }
 
@@ -863,7 +864,7 @@ mod bounds {
         debts.note_all();
         assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(DebtStage::Awake, LATER)));
         assert!(debts.add(NOW, token(0), debt(DebtStage::Awake, LATER)), "it is no other debt");
-        let adopted = Debt { foreign: origins(0..1), ..debt(DebtStage::Dormant, SOON) };
+        let adopted = Debt { other_clients: origins(0..1), ..debt(DebtStage::Dormant, SOON) };
         assert!(debts.add(NOW, token(DEBTS_KEPT_MAX), adopted));
         assert_eq!(debts.by_token.len(), DEBTS_KEPT_MAX + 1);
         let awake = debts.awake();

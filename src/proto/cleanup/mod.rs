@@ -106,7 +106,7 @@ impl Cleanup {
             let end =
                 if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
             let mut debt = Debt::dormant(now, &claim, None);
-            debt.foreign = doubt.origins.clone();
+            debt.other_clients = doubt.origins.clone();
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
             debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);

@@ -60,7 +60,7 @@ pub(crate) struct QueueEntry {
     pub(super) key: Key,
     pub(super) seat: Seat,
     /// Nodes with queues of others, who see another node as the queue node.
-    pub(super) foreign: NodeSet,
+    pub(super) other_queues: NodeSet,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
     pub(super) quota: Quota,
@@ -86,7 +86,7 @@ impl QueueEntry {
         QueueEntry {
             key,
             seat: Seat::default(),
-            foreign: NodeSet::EMPTY,
+            other_queues: NodeSet::EMPTY,
             held: None,
             quota: Quota::NotYet,
             check_at: None,

@@ -95,7 +95,7 @@ impl LocalQueues {
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
                 let mut queue_nodes = entry.seat.queue_nodes;
                 queue_nodes.extend(queue_node);
-                queue_nodes.extend(entry.foreign);
+                queue_nodes.extend(entry.other_queues);
                 self.desk.stats.notifications_sent += 1;
                 // Those who wait have left a queue node that stands still, as a new wait would.
                 if !queue_node.iter().any(|queue_node| may_pass_on(cx.nodes, queue_node))
@@ -147,13 +147,13 @@ impl LocalQueues {
         if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
             let others = left - left.min(u64::from(entry.seat.queue_nodes.contains(node)));
             match others > 0 && entry.seat.queue_node != Some(node) {
-                true => entry.foreign.insert(node),
-                false => entry.foreign.remove(node),
+                true => entry.other_queues.insert(node),
+                false => entry.other_queues.remove(node),
             }
             entry.quota = match (entry.quota, others) {
                 (Quota::NotYet, _) => Quota::NotYet,
                 // Others wait elsewhere.
-                (quota, 0) if !entry.foreign.is_empty() => quota,
+                (quota, 0) if !entry.other_queues.is_empty() => quota,
                 (_, 0) => Quota::Unlimited,
                 (Quota::Left(left), _) => Quota::Left(left),
                 (Quota::Unlimited, _) => Quota::Left(QUOTA_MAX),
