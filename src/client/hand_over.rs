@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::LockParts;
 use crate::fencing::FencingToken;
 use crate::moment::Moment;
-use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
+use crate::proto::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt, Lease, NodeSet};
 use crate::quorum::NODES_MAX;
 use crate::resource::{NAMES_BYTES_MAX, Resource};
 use crate::sys::clock::{Clock, ClockId, Stamp};
@@ -257,12 +257,15 @@ fn write_doubt(doubt: &Doubt) -> String {
     if doubt.is_one_set {
         text.push('s');
     }
-    let (known, unknown): (Vec<_>, Vec<_>) =
-        doubt.origins.known().iter().partition(|origin| origin.process.len() <= PROCESS_BYTES_MAX);
-    for Origin { process, connection } in known {
+    let (known, unknown): (Vec<_>, Vec<_>) = doubt
+        .connection_ids
+        .known()
+        .iter()
+        .partition(|connection_id| connection_id.process.len() <= PROCESS_BYTES_MAX);
+    for ConnectionId { process, connection } in known {
         text += &format!("p{}k{connection}", digits(process.as_bytes()));
     }
-    if doubt.origins.has_unknown() || !unknown.is_empty() {
+    if doubt.connection_ids.has_unknown() || !unknown.is_empty() {
         text.push('x');
     }
     text
@@ -288,18 +291,19 @@ fn read_doubt(text: &str) -> Option<Doubt> {
         None => (millis, false),
     };
     let node = node.parse().ok().filter(|node| *node < NODES_MAX)?;
-    let mut origins = Origins::default();
+    let mut connection_ids = ConnectionIds::default();
     for part in parts {
         let (process, connection) = part.split_once('k')?;
         let process = String::from_utf8(bytes_of(process, "doubts").ok()?).ok()?;
-        origins.insert(Origin { process: process.into(), connection: connection.parse().ok()? });
+        connection_ids
+            .insert(ConnectionId { process: process.into(), connection: connection.parse().ok()? });
     }
     if has_unknown {
-        origins.insert_unknown();
+        connection_ids.insert_unknown();
     }
     let millis = millis.parse().ok().filter(|millis| *millis <= UNCOUNTED_MS_MAX)?;
     let uncounted = Duration::from_millis(millis);
-    Some(Doubt { node, origins, is_one_set, uncounted })
+    Some(Doubt { node, connection_ids, is_one_set, uncounted })
 }
 
 fn read(text: &str) -> Result<Written<'_>, HandOverError> {
@@ -410,16 +414,17 @@ mod tests {
     }
 
     fn doubts() -> Vec<Doubt> {
-        let origin = |process: &str, connection| Origin { process: process.into(), connection };
-        let mut one = Origins::default();
-        one.insert(origin("0a1b", 7));
-        one.insert(origin("", -1));
-        let mut other = Origins::default();
+        let connection_id =
+            |process: &str, connection| ConnectionId { process: process.into(), connection };
+        let mut one = ConnectionIds::default();
+        one.insert(connection_id("0a1b", 7));
+        one.insert(connection_id("", -1));
+        let mut other = ConnectionIds::default();
         other.insert_unknown();
         let uncounted = Duration::from_millis(31_300);
         vec![
-            Doubt { node: 1, origins: one, is_one_set: false, uncounted },
-            Doubt { node: 63, origins: other, is_one_set: true, uncounted: Duration::ZERO },
+            Doubt { node: 1, connection_ids: one, is_one_set: false, uncounted },
+            Doubt { node: 63, connection_ids: other, is_one_set: true, uncounted: Duration::ZERO },
         ]
     }
 
@@ -552,14 +557,14 @@ mod tests {
     /// What does not fit into the text makes the doubt greater.
     #[test]
     fn doubt_is_not_less_where_it_is_read() {
-        let mut origins = Origins::default();
+        let mut connection_ids = ConnectionIds::default();
         let process = "a".repeat(PROCESS_BYTES_MAX + 1).into();
-        origins.insert(Origin { process, connection: 7 });
+        connection_ids.insert(ConnectionId { process, connection: 7 });
         let uncounted = Duration::from_nanos(1);
-        let doubt = Doubt { node: 2, origins, is_one_set: true, uncounted };
+        let doubt = Doubt { node: 2, connection_ids, is_one_set: true, uncounted };
         let read = read_doubts(&write_doubt(&doubt)).unwrap();
         assert_eq!(read[0].uncounted, Duration::from_millis(1));
-        assert!(read[0].origins.has_unknown() && read[0].origins.known().is_empty());
+        assert!(read[0].connection_ids.has_unknown() && read[0].connection_ids.known().is_empty());
     }
 
     /// With a matching checksum, as a bug of ours or an attacker may produce.
@@ -772,7 +777,12 @@ mod tests {
     fn doubt_that_lasts_for_ever_is_written_so_that_it_can_be_read() {
         // What `quarantine_at` says after the reply `-9223372036854775807`.
         let uncounted = Duration::from_nanos(u64::MAX - Clock.now().as_nanos());
-        let doubt = Doubt { node: 2, origins: Origins::default(), is_one_set: true, uncounted };
+        let doubt = Doubt {
+            node: 2,
+            connection_ids: ConnectionIds::default(),
+            is_one_set: true,
+            uncounted,
+        };
         let lease = lease(b"r", Clock.now().after(9 * SECOND));
         let (longest, granted, _) = lease.past();
         let parts = LockParts::new(lease.with_past(longest, granted, vec![doubt]));

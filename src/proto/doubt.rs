@@ -8,7 +8,7 @@ pub(crate) const CONNECTIONS_MAX: usize = 4;
 
 /// A connection as its server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct ConnectionId {
     /// The `run_id` of the server's process. The connection ends when the process does.
     pub(crate) process: Arc<str>,
     /// The connection's `CLIENT ID`.
@@ -17,30 +17,34 @@ pub(crate) struct Origin {
 
 /// The connections on which a command that may set the key may still arrive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Origins {
-    pub(super) known: Vec<Origin>,
+pub(crate) struct ConnectionIds {
+    pub(super) known: Vec<ConnectionId>,
     /// Whether there is a connection that cannot be identified, and so cannot be killed.
     pub(super) has_unknown: bool,
 }
 
-impl Origins {
+impl ConnectionIds {
     pub(crate) fn insert_unknown(&mut self) {
         self.has_unknown = true;
     }
 
-    pub(crate) fn insert(&mut self, origin: Origin) {
-        if self.known.contains(&origin) {
+    pub(crate) fn insert(&mut self, connection_id: ConnectionId) {
+        if self.known.contains(&connection_id) {
             return;
         }
         match self.known.len() < CONNECTIONS_MAX {
-            true => self.known.push(origin),
+            true => self.known.push(connection_id),
             false => self.insert_unknown(),
         }
     }
 
     /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
     /// Returns the flag for the union.
-    pub(crate) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
+    pub(crate) fn add(
+        &mut self,
+        (others, is_one_set): (ConnectionIds, bool),
+        was_one_set: bool,
+    ) -> bool {
         let is_one_set = match (self.is_empty(), others.is_empty()) {
             (true, _) => is_one_set,
             (_, true) => was_one_set,
@@ -51,9 +55,9 @@ impl Origins {
         is_one_set
     }
 
-    pub(super) fn extend(&mut self, others: Origins) {
+    pub(super) fn extend(&mut self, others: ConnectionIds) {
         self.has_unknown |= others.has_unknown;
-        others.known.into_iter().for_each(|origin| self.insert(origin));
+        others.known.into_iter().for_each(|connection_id| self.insert(connection_id));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -64,7 +68,7 @@ impl Origins {
         self.has_unknown
     }
 
-    pub(crate) fn known(&self) -> &[Origin] {
+    pub(crate) fn known(&self) -> &[ConnectionId] {
         &self.known
     }
 }
@@ -74,7 +78,7 @@ impl Origins {
 pub(crate) struct Doubt {
     pub(crate) node: usize,
     /// The connections on which a command that may set the key may still arrive.
-    pub(crate) origins: Origins,
+    pub(crate) connection_ids: ConnectionIds,
     /// Whether one SET is all that may still arrive.
     pub(crate) is_one_set: bool,
     /// For how long the node's copy must not be counted.
@@ -83,13 +87,13 @@ pub(crate) struct Doubt {
 
 impl Doubt {
     pub(super) fn says_anything(&self) -> bool {
-        !self.origins.is_empty() || !self.uncounted.is_zero()
+        !self.connection_ids.is_empty() || !self.uncounted.is_zero()
     }
 
     /// Merges what two engines know about one node.
     pub(super) fn extend(&mut self, other: Doubt) {
-        let others = (other.origins, other.is_one_set);
-        self.is_one_set = self.origins.add(others, self.is_one_set);
+        let others = (other.connection_ids, other.is_one_set);
+        self.is_one_set = self.connection_ids.add(others, self.is_one_set);
         self.uncounted = self.uncounted.max(other.uncounted);
     }
 }

@@ -72,7 +72,7 @@ pub use command::{
     History, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
     Sighting, Step, Trial, TrialFirst, Wait, Wakeup,
 };
-pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
+pub(crate) use doubt::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt};
 pub use event::NodeEvent;
 pub use lease::Lease;
 pub(crate) use lease::Released;

@@ -14,7 +14,7 @@ use debts::{AGAIN_AFTER, Debt, Here};
 pub(super) use debts::{Debts, Due, Kills};
 
 use super::command::Reply;
-use super::doubt::{Doubt, Origins};
+use super::doubt::{ConnectionIds, Doubt};
 use super::kind::{Claim, Kind, Left};
 use super::lease::Lease;
 use super::nodes::{Effect, Node, Nodes, Process, Recognised, State};
@@ -103,10 +103,13 @@ impl Cleanup {
         for doubt in lease.doubts.iter().filter(|doubt| doubt.node < count) {
             let claim = Claim { ttl: lease.longest, ..lease.claim.clone() };
             // As long as a command may arrive, its copy may be new.
-            let end =
-                if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
+            let end = if doubt.connection_ids.is_empty() {
+                now.after(doubt.uncounted)
+            } else {
+                Moment::END
+            };
             let mut debt = Debt::dormant(now, &claim, None);
-            debt.other_clients = doubt.origins.clone();
+            debt.other_clients = doubt.connection_ids.clone();
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
             debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);
@@ -137,7 +140,7 @@ impl Cleanup {
     /// A command that may set the key was lost with this connection, or its answer makes no sense.
     fn debt_of_set(&self, now: Moment, at: &Node, claim: &Claim, expires: Option<Moment>) -> Debt {
         let mut debt = Debt::dormant(now, claim, expires);
-        debt.origins = self.here(now, at).origins();
+        debt.connection_ids = self.here(now, at).connection_ids();
         debt.is_one_set = self.config.heal == Heal::Off;
         // It may run while the node is in quarantine, and this client would not notice.
         debt.unseen_until = at.guard.is_distrusted().then_some(Moment::END);
@@ -317,13 +320,14 @@ impl Cleanup {
         may_set: impl Fn(RoundId) -> bool,
     ) -> Option<Doubt> {
         let is_open = at.pipeline.rounds().any(may_set);
-        let origins = if is_open { self.here(now, at).origins() } else { Origins::default() };
+        let connection_ids =
+            if is_open { self.here(now, at).connection_ids() } else { ConnectionIds::default() };
         let (is_one_set, uncounted) = (self.config.heal == Heal::Off, Duration::ZERO);
-        let mut doubt = Doubt { node: at.index, origins, is_one_set, uncounted };
+        let mut doubt = Doubt { node: at.index, connection_ids, is_one_set, uncounted };
         self.debts[at.index].add_doubt(now, token, &mut doubt);
         // The copy may date from a time when this node was not trusted, and only this engine can
         // find that out.
-        if !doubt.origins.is_empty() && at.guard.is_distrusted() {
+        if !doubt.connection_ids.is_empty() && at.guard.is_distrusted() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
         let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
@@ -393,7 +397,7 @@ mod tests {
         nodes[0].pipeline.sent(Request::Round(RoundId(7), Shape::Vote), NOW);
         assert!(doubt(&nodes).is_some());
         nodes[0].pipeline.lose(Vec::new());
-        assert!(doubt(&nodes).is_some_and(|doubt| !doubt.origins.is_empty()));
+        assert!(doubt(&nodes).is_some_and(|doubt| !doubt.connection_ids.is_empty()));
     }
 
     /// R29: a SET that was lost behind a flush may have run before the process was restarted, which
@@ -433,9 +437,9 @@ mod tests {
     #[test]
     fn adopted_debt_lasts_as_long_as_the_longest_ttl() {
         let (mut cleanup, mut nodes) = scene(one_node());
-        let mut origins = Origins::default();
-        origins.insert_unknown();
-        let doubt = Doubt { node: 0, origins, is_one_set: true, uncounted: Duration::ZERO };
+        let mut connection_ids = ConnectionIds::default();
+        connection_ids.insert_unknown();
+        let doubt = Doubt { node: 0, connection_ids, is_one_set: true, uncounted: Duration::ZERO };
         let Claim { key, token, ttl } = claim(0);
         let longest = Ttl::new(20 * ttl.as_duration()).unwrap();
         let lease = Lease::elsewhere(key.resource().clone(), token, ttl, NOW);
@@ -454,7 +458,12 @@ mod tests {
         }
         assert!(cleanup.debts_of(0).is_full() && nodes[0].guard.quarantine_at(NOW).is_none());
         let uncounted = Duration::from_secs(30);
-        let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
+        let doubt = Doubt {
+            node: 0,
+            connection_ids: ConnectionIds::default(),
+            is_one_set: true,
+            uncounted,
+        };
         let adopted = claim(u32::MAX);
         let (resource, ttl) = (Resource::new("key").unwrap(), adopted.ttl);
         let lease = Lease::elsewhere(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));
