@@ -1,7 +1,7 @@
 //! Acquisition: rounds of SET until a quorum grants, or the time to wait is over.
 
 use super::failure::Failure;
-use super::kind::{Claim, Kind};
+use super::kind::{Claim, RoundKind};
 use super::op_id::OpId;
 use super::operation::{Last, Progress, Task};
 use super::release::Held;
@@ -40,9 +40,9 @@ impl Engine {
     ) -> Result<OpId, LockError> {
         let now = self.clamp(now);
         let kind = match (fencing, resource.is_plain()) {
-            (Fencing::Off, true) => Kind::Acquire,
-            (Fencing::On, true) => Kind::AcquireFenced,
-            (Fencing::Off, false) => Kind::Take,
+            (Fencing::Off, true) => RoundKind::Acquire,
+            (Fencing::On, true) => RoundKind::AcquireFenced,
+            (Fencing::Off, false) => RoundKind::Take,
             (Fencing::On, false) => return Err(LockError::not_plain()),
         };
         let ttl = self.config.ttl(ttl)?;
@@ -154,7 +154,7 @@ impl Engine {
     pub(super) fn step_out(&mut self, now: Moment, op: OpIndex, got: Option<(LockToken, Moment)>) {
         let id = self.operations.id_of(op);
         let task = &self.operations[op].task;
-        if matches!(task, Task::Acquire { kind: Kind::Take, .. }) {
+        if matches!(task, Task::Acquire { kind: RoundKind::Take, .. }) {
             if let Some(key) = self.key_of(op).cloned() {
                 self.with_waits(now, |waits, cx| waits.leave_visit(cx, &key, id, got));
             }
@@ -215,8 +215,8 @@ impl Engine {
         self.stats.rounds += 1;
         let claim = Claim { key, token, ttl };
         let round = match kind {
-            Kind::AcquireFenced => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
-            Kind::Take => self.rounds.start_formed(now, claim, op, &mut *self.entropy),
+            RoundKind::AcquireFenced => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
+            RoundKind::Take => self.rounds.start_of_kind(now, claim, op, &mut *self.entropy),
             _ => self.rounds.start(now, kind, claim, Some(op)),
         };
         self.operations[op].progress = Progress::Voting(round);
@@ -386,7 +386,7 @@ impl Engine {
                 if validity::is_valid(self.rounds[round].deadline, now) {
                     self.stats.acquired += 1;
                     let fencing = match self.rounds[round].kind {
-                        Kind::AcquireFenced => Some(self.rounds.fences.token(round)),
+                        RoundKind::AcquireFenced => Some(self.rounds.fences.token(round)),
                         _ => None,
                     };
                     self.stats.fenced += u64::from(fencing.is_some());

@@ -141,16 +141,16 @@ pub enum Command<'a> {
         with: ReleaseWith,
     },
     /// For locks with their own scripts, such as several resources or a read lock.
-    Form(FormCommand<'a>),
+    OfKind(KindCommand<'a>),
     /// For waiting in a queue on the masters.
     Wait(Wait<'a>),
 }
 
 /// One step in the life of a lock that is not one plain key.
 #[derive(Debug, Clone, Copy)]
-pub struct FormCommand<'a> {
+pub struct KindCommand<'a> {
     /// The step.
-    pub step: FormStep,
+    pub step: KindStep,
     /// The keys, and how they are locked.
     pub key: &'a Key,
     /// The value that identifies the owner.
@@ -183,7 +183,7 @@ impl<'a> Command<'a> {
     /// The same command with a trial before it, if it is one that has a trial.
     #[cold]
     pub(super) fn tried(mut self, key: &'a Key, which: Trial) -> Command<'a> {
-        if let Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) =
+        if let Command::AcquireFenced { trial, .. } | Command::OfKind(KindCommand { trial, .. }) =
             &mut self
         {
             *trial = Some(TrialFirst { key, trial: which });
@@ -192,7 +192,7 @@ impl<'a> Command<'a> {
     }
 }
 
-impl FormCommand<'_> {
+impl KindCommand<'_> {
     /// The keys that its script is given, in their order. For read and write locks, the second one
     /// is the write intent. For a lock with an owner value, it is the key of the token.
     pub fn keys(&self) -> Vec<Vec<u8>> {
@@ -215,9 +215,9 @@ impl FormCommand<'_> {
     }
 }
 
-/// A step of a [`FormCommand`]. Each but the last answers 1 on success and 0 otherwise.
+/// A step of a [`KindCommand`]. Each but the last answers 1 on success and 0 otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FormStep {
+pub enum KindStep {
     /// Takes the lock. A refusal can contain its reason, as a number from 2 on. It can leave a
     /// write intent that keeps new readers out for this long.
     Take {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cleanup::Due;
 use super::command::{Grant, Push, Reply, ServerError};
 use super::event::NodeEvent;
-use super::kind::{Answer, Kind, Lost};
+use super::kind::{Answer, Lost, RoundKind};
 use super::nodes::{Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
@@ -365,7 +365,7 @@ impl Engine {
             }
             Answer::Refused => kind.refusal(),
             Answer::RefusedFor(reason) => {
-                self.rounds.forms.note(round, reason);
+                self.rounds.refusals.note(round, reason);
                 kind.refusal()
             }
             Answer::Holding(holding) => {
@@ -394,7 +394,7 @@ impl Engine {
             && !self.cleanup.debts_of(node).is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
-                (Kind::AcquireFenced, NodeOutcome::Granted) => {
+                (RoundKind::AcquireFenced, NodeOutcome::Granted) => {
                     let decision = self.rounds.stamp(now, &mut self.nodes, round, node);
                     self.follow_decision(now, decision);
                 }
@@ -414,7 +414,7 @@ impl Engine {
         let outcome = match kind {
             // The key holds a value of another type, which is not ours. A script that counts looks
             // at its counter first, and sets the lock's key whatever its type is (F15).
-            ServerErrorKind::WrongType if asked != Kind::AcquireFenced => asked.refusal(),
+            ServerErrorKind::WrongType if asked != RoundKind::AcquireFenced => asked.refusal(),
             _ => NodeOutcome::Server(kind),
         };
         if asked.is_release() && outcome.is_failure() {
@@ -493,7 +493,7 @@ impl Engine {
                 // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
-                if self.rounds[round].kind == Kind::AcquireFenced {
+                if self.rounds[round].kind == RoundKind::AcquireFenced {
                     self.rounds.propose_late(now, &self.nodes, round);
                 }
                 self.send(NodeSet::one(node), round);
@@ -509,7 +509,7 @@ impl Engine {
         for Due { claim, expires, kills } in
             self.cleanup.take_due(now, &self.nodes[node], self.share)
         {
-            let round = self.rounds.start(now, Kind::Release, claim, None);
+            let round = self.rounds.start(now, RoundKind::Release, claim, None);
             self.rounds[round].expires = Some(expires);
             self.nodes.kill(node, kills);
             self.send(NodeSet::one(node), round);

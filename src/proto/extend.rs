@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::kind::{Claim, Kind};
+use super::kind::{Claim, RoundKind};
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::{Engine, Lease};
@@ -61,8 +61,8 @@ impl Engine {
         held.longest = held.longest.max(ttl);
         let claim = Claim { ttl, ..held.claim.clone() };
         let kind = match self.config.heal {
-            Heal::Off => Kind::Extend,
-            Heal::On => Kind::Heal,
+            Heal::Off => RoundKind::Extend,
+            Heal::On => RoundKind::Heal,
         };
         self.cleanup.keep(now, claim.token, ttl);
         let round = self.rounds.start(now, kind, claim, Some(op));

@@ -1,7 +1,7 @@
 //! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
 
 use super::Engine;
-use super::kind::{Claim, Kind, Lost};
+use super::kind::{Claim, Lost, RoundKind};
 use super::limits::OPERATIONS_MAX;
 use super::nodes::State;
 use super::op_id::OpId;
@@ -32,7 +32,7 @@ impl Engine {
         let key = self.config.key_of(resource);
         // The command has neither token nor TTL.
         let (token, ttl) = (LockToken::NOBODY, Ttl::LONGEST);
-        let round = self.rounds.start(now, Kind::Inspect, Claim { key, token, ttl }, Some(op));
+        let round = self.rounds.start(now, RoundKind::Inspect, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Nothing else limits the wait for a node whose socket accepts no more.
         let longest = self.config.connect_timeout + self.config.node_timeout;

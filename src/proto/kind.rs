@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::command::{
-    Command, Counter, FlushMarker, FormCommand, FormStep, Grant, Reason, ReleaseWith, Reply, Shape,
+    Command, Counter, FlushMarker, Grant, KindCommand, KindStep, Reason, ReleaseWith, Reply, Shape,
 };
 use crate::inspection::Holding;
 use crate::outcome::NodeOutcome;
@@ -12,7 +12,7 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RoundKind {
     Acquire,
     /// An acquisition that asks for a fencing token.
     AcquireFenced,
@@ -46,7 +46,7 @@ pub(crate) enum Answer {
     Healed,
     /// The key was there with this token.
     Present,
-    /// The key is there with another token, or absent; see [`Kind::refusal`].
+    /// The key is there with another token, or absent; see [`RoundKind::refusal`].
     Refused,
     /// Nothing was taken, for this reason.
     RefusedFor(Reason),
@@ -78,25 +78,28 @@ pub(crate) enum Left {
 }
 
 /// What sets the kinds apart. A new kind is a new row of each.
-impl Kind {
+impl RoundKind {
     /// Whether its command may create a key.
     #[inline]
     pub(super) fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal)
+        matches!(
+            self,
+            RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take | RoundKind::Heal
+        )
     }
 
     #[inline]
     pub(super) fn is_acquisition(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Take)
+        matches!(self, RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take)
     }
 
     pub(super) fn is_extension(self) -> bool {
-        matches!(self, Kind::Extend | Kind::Heal)
+        matches!(self, RoundKind::Extend | RoundKind::Heal)
     }
 
     #[inline]
     pub(super) fn is_release(self) -> bool {
-        matches!(self, Kind::Release)
+        matches!(self, RoundKind::Release)
     }
 
     /// Whether its command takes a lock, or keeps it.
@@ -106,16 +109,19 @@ impl Kind {
     }
 
     pub(super) fn is_inspection(self) -> bool {
-        matches!(self, Kind::Inspect)
+        matches!(self, RoundKind::Inspect)
     }
 
     /// The reply that is a plain grant; `None` if replies need more checks.
     #[inline]
     pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
         match self {
-            Kind::Acquire if !is_marked => Some(Grant::Ok),
-            Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Release => Some(Grant::One),
-            Kind::Extend | Kind::Heal | Kind::Inspect => None,
+            RoundKind::Acquire if !is_marked => Some(Grant::Ok),
+            RoundKind::Acquire
+            | RoundKind::AcquireFenced
+            | RoundKind::Take
+            | RoundKind::Release => Some(Grant::One),
+            RoundKind::Extend | RoundKind::Heal | RoundKind::Inspect => None,
         }
     }
 
@@ -124,24 +130,30 @@ impl Kind {
         let is_checked = is_marked && self.may_create();
         Some(match (self, reply) {
             (_, Reply::NoVote(left)) if is_checked => Answer::Flushed(*left),
-            (Kind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
-            (Kind::Acquire | Kind::AcquireFenced, Reply::Nil) if !is_checked => Answer::Refused,
-            (Kind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
-            (Kind::Acquire | Kind::AcquireFenced, Reply::Integer(0)) if is_checked => {
+            (RoundKind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
+            (RoundKind::Acquire | RoundKind::AcquireFenced, Reply::Nil) if !is_checked => {
                 Answer::Refused
             }
-            (Kind::Take, Reply::Integer(1)) => Answer::Set,
-            (Kind::Take, Reply::Integer(0)) => Answer::Refused,
-            (Kind::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
-            (Kind::AcquireFenced, Reply::Integer(number @ 1..)) => {
+            (RoundKind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
+            (RoundKind::Acquire | RoundKind::AcquireFenced, Reply::Integer(0)) if is_checked => {
+                Answer::Refused
+            }
+            (RoundKind::Take, Reply::Integer(1)) => Answer::Set,
+            (RoundKind::Take, Reply::Integer(0)) => Answer::Refused,
+            (RoundKind::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
+            (RoundKind::AcquireFenced, Reply::Integer(number @ 1..)) => {
                 Answer::Numbered(number.unsigned_abs())
             }
-            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => Answer::Present,
-            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => Answer::Refused,
+            (RoundKind::Extend | RoundKind::Heal | RoundKind::Release, Reply::Integer(1)) => {
+                Answer::Present
+            }
+            (RoundKind::Extend | RoundKind::Heal | RoundKind::Release, Reply::Integer(0)) => {
+                Answer::Refused
+            }
             // Another token would have been left alone (R29).
-            (Kind::Heal, Reply::Integer(2)) => Answer::Healed,
-            (Kind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
-            (Kind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
+            (RoundKind::Heal, Reply::Integer(2)) => Answer::Healed,
+            (RoundKind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
+            (RoundKind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
             _ => return None,
         })
     }
@@ -149,8 +161,11 @@ impl Kind {
     /// The vote of a node that refuses.
     pub(super) fn refusal(self) -> NodeOutcome {
         match self {
-            Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Inspect => NodeOutcome::Held,
-            Kind::Extend | Kind::Heal | Kind::Release => NodeOutcome::Absent,
+            RoundKind::Acquire
+            | RoundKind::AcquireFenced
+            | RoundKind::Take
+            | RoundKind::Inspect => NodeOutcome::Held,
+            RoundKind::Extend | RoundKind::Heal | RoundKind::Release => NodeOutcome::Absent,
         }
     }
 
@@ -159,11 +174,16 @@ impl Kind {
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
             (_, Lost::Raise) => Left::Nothing,
-            (Kind::Heal, Lost::Sent) => Left::Key,
-            (Kind::Acquire | Kind::AcquireFenced | Kind::Take, Lost::Sent) => Left::Key,
-            (Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal, Lost::Unsent)
-            | (Kind::Extend | Kind::Inspect, _) => Left::Nothing,
-            (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
+            (RoundKind::Heal, Lost::Sent) => Left::Key,
+            (RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take, Lost::Sent) => {
+                Left::Key
+            }
+            (
+                RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take | RoundKind::Heal,
+                Lost::Unsent,
+            )
+            | (RoundKind::Extend | RoundKind::Inspect, _) => Left::Nothing,
+            (RoundKind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
         }
     }
 }
@@ -181,24 +201,24 @@ impl Claim {
     /// The command of a lock that is not one plain key. `intent` is for how long an acquisition
     /// that is refused holds others off.
     #[cold]
-    pub(super) fn form_command<'a>(
+    pub(super) fn lock_kind_command<'a>(
         &'a self,
-        kind: Kind,
+        kind: RoundKind,
         with: ReleaseWith,
         marker: Option<FlushMarker<'a>>,
         intent: Duration,
     ) -> Command<'a> {
         let has_own = self.key.row().kept_by != KeptBy::PlainCommands;
         let step = match kind {
-            Kind::Take => FormStep::Take { intent },
-            Kind::Extend if has_own => FormStep::Keep,
-            Kind::Heal if has_own => FormStep::Heal,
-            Kind::Release if has_own => FormStep::Free,
-            Kind::Inspect if self.key.value().is_some() => FormStep::Look,
+            RoundKind::Take => KindStep::Take { intent },
+            RoundKind::Extend if has_own => KindStep::Keep,
+            RoundKind::Heal if has_own => KindStep::Heal,
+            RoundKind::Release if has_own => KindStep::Free,
+            RoundKind::Inspect if self.key.value().is_some() => KindStep::Look,
             _ => return self.command(kind, with, marker, || unreachable!("it has no number")),
         };
         let marker = marker.filter(|_| kind.may_create());
-        Command::Form(FormCommand {
+        Command::OfKind(KindCommand {
             step,
             key: &self.key,
             token: &self.token,
@@ -213,23 +233,23 @@ impl Claim {
     #[inline]
     pub(super) fn command<'a>(
         &'a self,
-        kind: Kind,
+        kind: RoundKind,
         with: ReleaseWith,
         marker: Option<FlushMarker<'a>>,
         fence: impl FnOnce() -> (Counter<'a>, u64),
     ) -> Command<'a> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
-            Kind::Acquire => Command::Acquire { key, token, ttl, marker },
-            Kind::Take => unreachable!("it has a command of its own"),
-            Kind::AcquireFenced => {
+            RoundKind::Acquire => Command::Acquire { key, token, ttl, marker },
+            RoundKind::Take => unreachable!("it has a command of its own"),
+            RoundKind::AcquireFenced => {
                 let (counter, proposal) = fence();
                 Command::AcquireFenced { key, token, ttl, marker, counter, proposal, trial: None }
             }
-            Kind::Extend => Command::Extend { key, token, ttl },
-            Kind::Heal => Command::Heal { key, token, ttl, marker },
-            Kind::Release => Command::Release { key, token, with },
-            Kind::Inspect => Command::Inspect { key },
+            RoundKind::Extend => Command::Extend { key, token, ttl },
+            RoundKind::Heal => Command::Heal { key, token, ttl, marker },
+            RoundKind::Release => Command::Release { key, token, with },
+            RoundKind::Inspect => Command::Inspect { key },
         }
     }
 }
@@ -265,14 +285,14 @@ mod tests {
     #[test]
     fn only_a_set_and_what_heals_may_create() {
         let kinds = [
-            Kind::Acquire,
-            Kind::AcquireFenced,
-            Kind::Take,
-            Kind::Extend,
-            Kind::Heal,
-            Kind::Release,
-            Kind::Inspect,
+            RoundKind::Acquire,
+            RoundKind::AcquireFenced,
+            RoundKind::Take,
+            RoundKind::Extend,
+            RoundKind::Heal,
+            RoundKind::Release,
+            RoundKind::Inspect,
         ];
-        assert_eq!(kinds.map(Kind::may_create), [true, true, true, false, true, false, false]);
+        assert_eq!(kinds.map(RoundKind::may_create), [true, true, true, false, true, false, false]);
     }
 }

@@ -68,8 +68,8 @@ pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub(crate) use command::ReleaseWith;
 pub use command::{
-    Command, Counter, Credentials, Expiry, FlushMarker, Foreign, FormCommand, FormStep, Grant,
-    History, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
+    Command, Counter, Credentials, Expiry, FlushMarker, Foreign, Grant, History, KindCommand,
+    KindStep, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
     Sighting, Step, Trial, TrialFirst, Wait, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt};
@@ -98,7 +98,7 @@ use crate::quorum::Verdict;
 use crate::times::Times;
 use cleanup::Cleanup;
 use failure::Failure;
-use kind::Kind;
+use kind::RoundKind;
 use nodes::Route;
 use operation::{Progress, Task};
 use outgoing::Outgoing;
@@ -381,7 +381,7 @@ impl Engine {
                 if !quarantined.is_empty() {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
-                let is_plain = kind != Kind::Take;
+                let is_plain = kind != RoundKind::Take;
                 let shape = if is_plain { Shape::Vote } else { self.rounds.claim(round).shape() };
                 let request = match trial {
                     Some(_) => Request::Trialled(round, shape),
@@ -399,7 +399,7 @@ impl Engine {
                         let owner = self.rounds[round].owner;
                         let is_patient = owner.is_some_and(|op| self.operations.is_patient(op));
                         let intent = is_patient.then(|| self.rounds.intent(&self.nodes, round));
-                        claim.form_command(kind, with, marker, intent.unwrap_or_default())
+                        claim.lock_kind_command(kind, with, marker, intent.unwrap_or_default())
                     }
                 };
                 let command = match trial {
@@ -442,17 +442,17 @@ impl Engine {
     fn is_useless(&self, round: RoundId) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {
-            Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
+            RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take => {
                 unsent.is_abandoned || self.last_now >= unsent.deadline
             }
             // A key that it sets would not be released any more.
-            Kind::Heal => {
+            RoundKind::Heal => {
                 let lease = unsent.owner.and_then(|op| self.operations.lease_of(op));
                 unsent.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
             }
-            Kind::Extend => unsent.is_abandoned,
-            Kind::Inspect => unsent.owner.is_none(),
-            Kind::Release => false,
+            RoundKind::Extend => unsent.is_abandoned,
+            RoundKind::Inspect => unsent.owner.is_none(),
+            RoundKind::Release => false,
         }
     }
 
@@ -830,14 +830,14 @@ impl Engine {
         debug_assert_eq!(verdict, Verdict::Lost, "nothing else is left to decide");
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match kind {
-            Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
+            RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
                     self.operations.conclude(op, Progress::Failed(failure, Some(round)));
                 }
             }
-            Kind::Inspect => unreachable!("it waits for all nodes"),
-            Kind::Extend | Kind::Heal | Kind::Release => {
+            RoundKind::Inspect => unreachable!("it waits for all nodes"),
+            RoundKind::Extend | RoundKind::Heal | RoundKind::Release => {
                 let failure = match tally.refusals_deny_quorum() {
                     true => Failure::Expired,
                     false => Failure::Unavailable,

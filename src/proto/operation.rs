@@ -9,7 +9,7 @@ use crate::proto::index::{OpIndex, RoundId};
 use slab::Slab;
 
 use super::failure::Failure;
-use super::kind::Kind;
+use super::kind::RoundKind;
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::op_id::OpId;
@@ -39,7 +39,7 @@ pub(crate) enum Task {
         patience: Patience,
         attempts: u32,
         /// The kind of its rounds.
-        kind: Kind,
+        kind: RoundKind,
         started: Moment,
         last: Option<Box<Last>>,
     },

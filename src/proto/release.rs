@@ -1,6 +1,6 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use super::kind::{Claim, Kind, Lost};
+use super::kind::{Claim, Lost, RoundKind};
 use super::lease::NO_ENGINE;
 use super::nodes::State;
 use super::op_id::OpId;
@@ -193,7 +193,7 @@ impl Engine {
         if self.cleanup.has_debts() {
             self.cleanup.wake(now, &mut self.nodes, sent, (&claim.key, token));
         }
-        let round = self.rounds.start(now, Kind::Release, claim, owner);
+        let round = self.rounds.start(now, RoundKind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
         let ready = sent.and(self.nodes.open());

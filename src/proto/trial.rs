@@ -5,17 +5,21 @@
 //! script that ends in the middle would leave half of its work.
 
 use super::command::Trial;
-use super::kind::{Claim, Kind};
+use super::kind::{Claim, RoundKind};
 use crate::quorum::NodeSet;
 
 impl Trial {
     /// The trial that the command of such a round needs. `None` if the handshake was enough.
     #[inline]
-    pub(super) fn before(kind: Kind, claim: &Claim) -> Option<Trial> {
+    pub(super) fn before(kind: RoundKind, claim: &Claim) -> Option<Trial> {
         match kind {
-            Kind::AcquireFenced => Some(Trial::Fenced),
-            Kind::Take => claim.key.row().trial,
-            Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect => None,
+            RoundKind::AcquireFenced => Some(Trial::Fenced),
+            RoundKind::Take => claim.key.row().trial,
+            RoundKind::Acquire
+            | RoundKind::Extend
+            | RoundKind::Heal
+            | RoundKind::Release
+            | RoundKind::Inspect => None,
         }
     }
 }
@@ -34,7 +38,7 @@ impl Trials {
     }
 
     /// The trial in front of such a round's command has succeeded.
-    pub(super) fn note(&mut self, node: usize, kind: Kind, claim: &Claim) {
+    pub(super) fn note(&mut self, node: usize, kind: RoundKind, claim: &Claim) {
         if let Some(trial) = Trial::before(kind, claim) {
             self.able[trial as usize].insert(node);
         }
@@ -70,9 +74,9 @@ mod tests {
         let share = claim(Key::new(Resource::shared("r").unwrap(), b""));
         let plain = claim(Key::new(Resource::new("r").unwrap(), b""));
         let mut trials = Trials::default();
-        trials.note(1, Kind::Take, &share);
-        trials.note(2, Kind::AcquireFenced, &plain);
-        trials.note(0, Kind::Release, &share);
+        trials.note(1, RoundKind::Take, &share);
+        trials.note(2, RoundKind::AcquireFenced, &plain);
+        trials.note(0, RoundKind::Release, &share);
         assert_eq!(trials.able(Trial::Shares), NodeSet::one(1));
         assert_eq!(trials.able(Trial::Fenced), NodeSet::one(2));
         assert_eq!(trials.able(Trial::Several), NodeSet::EMPTY);

@@ -9,7 +9,7 @@ use super::scripts::{
     RAISE, RELEASE, SET_MARKED,
 };
 use super::words::{append, append_word, decimal, eval_head, millis_up};
-use super::{forms, sighting, trial, wait};
+use super::{lock_kinds, sighting, trial, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
@@ -109,7 +109,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Inspect { key } => append(out, &[b"EVAL", INSPECT.as_bytes(), b"1", key]),
         Command::Wait(wait) => wait::encode(wait, out),
-        Command::Form(ref command) => forms::encode(command, out),
+        Command::OfKind(ref command) => lock_kinds::encode(command, out),
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
             append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");

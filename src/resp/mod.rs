@@ -8,11 +8,11 @@
 
 mod encode;
 mod foreign;
-mod forms;
 mod frame;
 mod info;
 mod limits;
 mod line;
+mod lock_kinds;
 mod numbers;
 mod reader;
 mod resp3;

@@ -1,4 +1,4 @@
--- Deletes those of several keys that hold the token: `FormStep::Free` of `LockKind::Set` (K3).
+-- Deletes those of several keys that hold the token: `KindStep::Free` of `LockKind::Set` (K3).
 -- KEYS: the locks. ARGV: the token, and two that it does not need.
 -- Answers 1 if every key held the token, else 0.
 

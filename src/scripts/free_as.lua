@@ -1,4 +1,4 @@
--- Releases a lock with a caller's value: `FormStep::Free` of `LockKind::Value` (K12, K13). A token
+-- Releases a lock with a caller's value: `KindStep::Free` of `LockKind::Value` (K12, K13). A token
 -- of zeros releases a lock that has none.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was deleted, else 0.

@@ -1,4 +1,4 @@
--- Releases a read lock, or the write lock that it was: `FormStep::Free` of `LockKind::Shared` (K3,
+-- Releases a read lock, or the write lock that it was: `KindStep::Free` of `LockKind::Shared` (K3,
 -- K7).
 -- KEYS: the lock, and one that it does not need. ARGV: the token, and two that it does not need.
 -- Answers 1 if the lock was released, else 0.

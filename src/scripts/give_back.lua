@@ -1,4 +1,4 @@
--- Undoes a failed take-over: `FormStep::Free` of `LockKind::TakeOver` (K14). It puts the former
+-- Undoes a failed take-over: `KindStep::Free` of `LockKind::TakeOver` (K14). It puts the former
 -- token back and deletes nothing, because the former holder might still rely on the lock.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the companion held the token, else 0.

@@ -1,4 +1,4 @@
--- Raises the time to live of several keys if each holds the token: `FormStep::Keep` and `Heal` of
+-- Raises the time to live of several keys if each holds the token: `KindStep::Keep` and `Heal` of
 -- `LockKind::Set` (K3). Healing sets absent keys.
 -- KEYS: the marker if there is one, the locks. ARGV: the token, the time to live in milliseconds, 1
 -- to heal or 0, the quarantine.

@@ -1,4 +1,4 @@
--- Prolongs a lock with a caller's value: `FormStep::Keep` and `Heal` of `LockKind::Value` (K12).
+-- Prolongs a lock with a caller's value: `KindStep::Keep` and `Heal` of `LockKind::Value` (K12).
 -- Healing sets both keys if both are absent.
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was there, 2 if it was set, else 0.

@@ -1,4 +1,4 @@
--- Prolongs a read lock: `FormStep::Keep` and `Heal` of `LockKind::Shared` (K3 to K6). A write lock
+-- Prolongs a read lock: `KindStep::Keep` and `Heal` of `LockKind::Shared` (K3 to K6). A write lock
 -- with the token becomes a read lock (K7). Healing takes an absent one again, unless a writer
 -- waits.
 -- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the

@@ -1,4 +1,4 @@
--- Takes several keys if all are free: `FormStep::Take` of `LockKind::Set` (K1, K2).
+-- Takes several keys if all are free: `KindStep::Take` of `LockKind::Set` (K1, K2).
 -- KEYS: the marker if there is one, the locks. ARGV: the token, the time to live in milliseconds,
 -- 0, the quarantine.
 -- Answers 1 if the keys were taken, else 2 plus the index of the held key that lives longest.

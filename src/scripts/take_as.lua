@@ -1,4 +1,4 @@
--- Takes a lock with a caller's value: `FormStep::Take` of `LockKind::Value` (K11).
+-- Takes a lock with a caller's value: `KindStep::Take` of `LockKind::Value` (K11).
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was taken, else 0.
 -- Needs: held, is_ours, companion, key, value, vote.

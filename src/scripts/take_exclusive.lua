@@ -1,4 +1,4 @@
--- Takes a write lock: `FormStep::Take` of `LockKind::Exclusive` (K4 to K6).
+-- Takes a write lock: `KindStep::Take` of `LockKind::Exclusive` (K4 to K6).
 -- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
 -- time to live in milliseconds, the time to live of the sign or 0, the quarantine.
 -- Answers 1 if the lock was taken, else 0.

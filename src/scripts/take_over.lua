@@ -1,4 +1,4 @@
--- Takes a lock over from its former holder: `FormStep::Take` of `LockKind::TakeOver` (K14).
+-- Takes a lock over from its former holder: `KindStep::Take` of `LockKind::TakeOver` (K14).
 -- KEYS and ARGV: see `as`.
 -- Answers 1 if the lock was taken over, else 0.
 -- Needs: held, value, token, first, left, is_ours, companion, vote.

@@ -1,4 +1,4 @@
--- Takes a read lock: `FormStep::Take` of `LockKind::Shared` (K4 to K6). Read locks are members of a
+-- Takes a read lock: `KindStep::Take` of `LockKind::Shared` (K4 to K6). Read locks are members of a
 -- sorted set: the token, and as its score the time at which it expires.
 -- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
 -- time to live in milliseconds, 0, the quarantine.

@@ -1,4 +1,4 @@
--- Takes one of several keys: `FormStep::Take` of `LockKind::Slot` (K8).
+-- Takes one of several keys: `KindStep::Take` of `LockKind::Slot` (K8).
 -- KEYS: the marker if there is one, the slots. ARGV: the token, the time to live in milliseconds,
 -- the index of the slot, the quarantine.
 -- Answers 1 if the slot was taken, else 2 plus 2^index of each free slot.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 use crate::proto::doubt::{ConnectionId, ConnectionIds, Doubt};
-use crate::proto::kind::{Claim, Kind};
+use crate::proto::kind::{Claim, RoundKind};
 use crate::proto::limits::OPERATIONS_MAX;
 use crate::resource::{KeptBy, Key};
 use crate::token::LockToken;
@@ -395,7 +395,7 @@ impl Debts {
     }
 
     /// Whether the node's copy of this lock must not be counted for a command of this kind.
-    pub(crate) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+    pub(crate) fn is_doubted(&self, now: Moment, token: LockToken, kind: RoundKind) -> bool {
         let debt = kind.is_extension().then(|| self.by_token.get(&token)).flatten();
         let Some(debt) = debt else { return false };
         let until = match kind.may_create() {
@@ -731,7 +731,7 @@ mod tests {
         let over = at(2_000).after(doubted_for);
         for (now, counts) in [(1_999, false), (2_000, false), (11_000, false), (12_500, true)] {
             assert!(debts.take_due(&here(at(now), 9), 10).is_empty());
-            assert_eq!(!debts.is_doubted(at(now), token(), Kind::Extend), counts, "{now}");
+            assert_eq!(!debts.is_doubted(at(now), token(), RoundKind::Extend), counts, "{now}");
             assert!(counts || debts.due() <= Some(over), "{now}");
         }
     }
@@ -792,8 +792,8 @@ mod bounds {
             for pair in [[plain.clone(), doubt.clone()], [doubt, plain.clone()]] {
                 let mut debts = Debts::default();
                 pair.into_iter().for_each(|debt| assert!(debts.add(NOW, token(0), debt)));
-                assert!(debts.is_doubted(SOON, token(0), Kind::Extend));
-                assert_eq!(!debts.is_doubted(SOON, token(0), Kind::Heal), counts_for_heal);
+                assert!(debts.is_doubted(SOON, token(0), RoundKind::Extend));
+                assert_eq!(!debts.is_doubted(SOON, token(0), RoundKind::Heal), counts_for_heal);
             }
         }
         for pair in [[plain.clone(), other_clients.clone()], [other_clients, plain.clone()]] {

@@ -15,7 +15,7 @@ pub(super) use debts::{Debts, Due, Kills};
 
 use super::command::Reply;
 use super::doubt::{ConnectionIds, Doubt};
-use super::kind::{Claim, Kind, Left};
+use super::kind::{Claim, Left, RoundKind};
 use super::lease::Lease;
 use super::nodes::{Effect, Node, Nodes, Process, Recognised, State};
 use crate::config::{Config, Heal};
@@ -289,7 +289,7 @@ impl Cleanup {
     /// Those of these nodes that a command of this kind may be sent to. One with too many debts
     /// gets no new SET.
     #[inline(always)]
-    pub(super) fn allowed(&self, nodes: NodeSet, kind: Kind) -> NodeSet {
+    pub(super) fn allowed(&self, nodes: NodeSet, kind: RoundKind) -> NodeSet {
         match self.has_debts() && kind.is_acquisition() {
             true => self.without_full(nodes),
             false => nodes,
@@ -381,7 +381,7 @@ mod tests {
             let (mut cleanup, mut nodes) = scene(builder);
             cleanup.add_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
             assert_eq!(
-                cleanup.debts_of(0).is_doubted(NOW, token(0), Kind::Extend),
+                cleanup.debts_of(0).is_doubted(NOW, token(0), RoundKind::Extend),
                 is_doubted,
                 "{nth}"
             );
@@ -413,7 +413,10 @@ mod tests {
         cleanup.node_ready(NOW, &nodes[0], &found);
         let over = NOW.after(cleanup.config.quarantine);
         for (now, is_doubted) in [(NOW, true), (over, false)] {
-            assert_eq!(cleanup.debts_of(0).is_doubted(now, token(0), Kind::Extend), is_doubted);
+            assert_eq!(
+                cleanup.debts_of(0).is_doubted(now, token(0), RoundKind::Extend),
+                is_doubted
+            );
         }
     }
 
@@ -470,7 +473,7 @@ mod tests {
         let lease = lease.with_past(ttl, NodeSet::one(0), vec![doubt]);
         cleanup.take_doubts(NOW, &mut nodes, &lease);
         // Either it is kept, or the node is in quarantine.
-        let is_doubted = cleanup.debts_of(0).is_doubted(NOW, adopted.token, Kind::Extend);
+        let is_doubted = cleanup.debts_of(0).is_doubted(NOW, adopted.token, RoundKind::Extend);
         assert!(is_doubted || nodes[0].guard.is_quarantined(NOW), "its copy counts");
     }
 }

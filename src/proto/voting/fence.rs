@@ -12,7 +12,7 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::command::{Command, Counter, Grant};
 use crate::proto::index::{OpIndex, RoundId};
-use crate::proto::kind::{Claim, Kind};
+use crate::proto::kind::{Claim, RoundKind};
 use crate::proto::nodes::{Nodes, State};
 use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
@@ -159,7 +159,7 @@ impl Voting {
         op: OpIndex,
     ) -> RoundId {
         nodes.look_at_clocks(now);
-        let round = self.start(now, Kind::AcquireFenced, claim, Some(op));
+        let round = self.start(now, RoundKind::AcquireFenced, claim, Some(op));
         let is_unsent = nodes.open().is_empty();
         self.fences.start(round, &self.claims[round.0].key, is_unsent);
         self.propose(now, nodes, round);

@@ -5,7 +5,7 @@
 
 mod commands;
 mod fence;
-mod forms;
+mod lock_kinds;
 mod refusals;
 mod rounds;
 
@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use crate::proto::index::{OpIndex, RoundId};
 use fence::Fences;
-pub(crate) use forms::rounds_at_once;
-use refusals::Forms;
+pub(crate) use lock_kinds::rounds_at_once;
+use refusals::Refusals;
 use rounds::Round;
 use slab::Slab;
 
-use super::kind::{Claim, Kind, Vote};
+use super::kind::{Claim, RoundKind, Vote};
 use super::lease::Released;
 use super::limits::ROUNDS_USUAL;
 use super::nodes::Nodes;
@@ -59,7 +59,7 @@ pub(crate) struct Voting {
     round_trip_nanos: Option<u64>,
     timeout_nanos: u64,
     pub(super) fences: Box<Fences>,
-    pub(super) forms: Box<Forms>,
+    pub(super) refusals: Box<Refusals>,
     pub(super) stats: VotingStats,
 }
 
@@ -74,7 +74,7 @@ impl Voting {
             claims: Vec::with_capacity(ROUNDS_USUAL),
             round_trip_nanos: None,
             fences: Box::default(),
-            forms: Box::default(),
+            refusals: Box::default(),
             stats: VotingStats::default(),
         }
     }
@@ -127,16 +127,16 @@ impl Voting {
         };
         let decision = Decision { op, round, verdict };
         match (verdict, kind) {
-            (Verdict::Pending, Kind::AcquireFenced) => self.take_aside(now, nodes, round),
+            (Verdict::Pending, RoundKind::AcquireFenced) => self.take_aside(now, nodes, round),
             (Verdict::Pending, _) => None,
-            (Verdict::Lost, Kind::Release)
+            (Verdict::Lost, RoundKind::Release)
                 if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
             {
                 // A quorum can no longer confirm the release; whether a quorum answers is still
                 // open.
                 None
             }
-            (Verdict::Won, Kind::AcquireFenced) => {
+            (Verdict::Won, RoundKind::AcquireFenced) => {
                 voted.decided = true;
                 self.fix_or_win(now, nodes, decision)
             }
@@ -190,7 +190,7 @@ mod tests {
     const OP: OpIndex = OpIndex(5);
 
     /// Five nodes, and a round of this kind for one operation.
-    fn round(kind: Kind) -> (Voting, Nodes, RoundId) {
+    fn round(kind: RoundKind) -> (Voting, Nodes, RoundId) {
         let urls = (1..=5).map(|port| format!("redis://127.0.0.1:{port}"));
         let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
         let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Nodes::new(config));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// What each of these votes decides, node by node.
-    fn verdicts(kind: Kind, votes: &[NodeOutcome]) -> Vec<Option<Verdict>> {
+    fn verdicts(kind: RoundKind, votes: &[NodeOutcome]) -> Vec<Option<Verdict>> {
         let (mut voting, mut nodes, round) = round(kind);
         let vote = |(node, outcome): (usize, &NodeOutcome)| {
             let decision = voting.vote(NOW, &mut nodes, round, node, *outcome)?;
@@ -219,11 +219,11 @@ mod tests {
     #[test]
     fn round_is_decided_once_and_as_early_as_possible() {
         let table = [
-            (Kind::Acquire, [Granted, Granted, Granted, Granted, Held], (2, Won)),
-            (Kind::Acquire, [Held, Granted, Held, Granted, NotConnected], (4, Lost)),
-            (Kind::Acquire, [Held, NotConnected, Held, Granted, Granted], (2, Lost)),
-            (Kind::Extend, [Absent, Absent, Absent, Granted, Granted], (2, Lost)),
-            (Kind::Inspect, [Held, Absent, Held, Held, Held], (4, Won)),
+            (RoundKind::Acquire, [Granted, Granted, Granted, Granted, Held], (2, Won)),
+            (RoundKind::Acquire, [Held, Granted, Held, Granted, NotConnected], (4, Lost)),
+            (RoundKind::Acquire, [Held, NotConnected, Held, Granted, Granted], (2, Lost)),
+            (RoundKind::Extend, [Absent, Absent, Absent, Granted, Granted], (2, Lost)),
+            (RoundKind::Inspect, [Held, Absent, Held, Held, Held], (4, Won)),
         ];
         for (kind, votes, (decisive, verdict)) in table {
             let mut expected = [None; 5];
@@ -236,12 +236,12 @@ mod tests {
     #[test]
     fn release_that_no_quorum_confirms_is_lost_when_a_quorum_has_answered() {
         let votes = [Absent, NotConnected, Absent, Absent, Granted];
-        assert_eq!(verdicts(Kind::Release, &votes), [None, None, None, Some(Lost), None]);
+        assert_eq!(verdicts(RoundKind::Release, &votes), [None, None, None, Some(Lost), None]);
     }
 
     #[test]
     fn node_votes_once() {
-        let (mut voting, mut nodes, round) = round(Kind::Acquire);
+        let (mut voting, mut nodes, round) = round(RoundKind::Acquire);
         for outcome in [Granted, Granted, Held, Granted] {
             assert_eq!(voting.vote(NOW, &mut nodes, round, 0, outcome), None);
         }

@@ -5,12 +5,12 @@ use crate::proto::index::RoundId;
 
 /// What the nodes said when they refused.
 #[derive(Default)]
-pub(crate) struct Forms {
+pub(crate) struct Refusals {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     reasons: Vec<Vec<Reason>>,
 }
 
-impl Forms {
+impl Refusals {
     pub(super) fn start(&mut self, round: RoundId) {
         if self.reasons.len() <= round.0 {
             self.reasons.resize_with(round.0 + 1, Vec::new);

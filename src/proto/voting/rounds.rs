@@ -9,7 +9,7 @@ use crate::outcome::NodeOutcome;
 use crate::proto::command::Grant;
 use crate::proto::failure::Failure;
 use crate::proto::index::{OpIndex, RoundId};
-use crate::proto::kind::{Claim, Kind, Vote};
+use crate::proto::kind::{Claim, RoundKind, Vote};
 use crate::proto::smooth::smooth;
 use crate::quorum::{NodeSet, Tally, Verdict};
 use crate::token::LockToken;
@@ -20,8 +20,8 @@ use crate::token::LockToken;
 /// unanswered, so that a late reply finds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Round {
-    pub(crate) kind: Kind,
-    /// See [`Kind::plain_grant`].
+    pub(crate) kind: RoundKind,
+    /// See [`RoundKind::plain_grant`].
     pub(crate) grant: Option<Grant>,
     pub(crate) started: Moment,
     /// From this moment on, the granted or extended validity has ended.
@@ -72,7 +72,7 @@ impl Voting {
     pub(crate) fn start(
         &mut self,
         now: Moment,
-        kind: Kind,
+        kind: RoundKind,
         claim: Claim,
         owner: Option<OpIndex>,
     ) -> RoundId {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, NodeState, ReleaseWith, ServerCommand};
 use muxlock::proto::{
-    Action, Cancelled, Command, Done, Engine, Fencing, FormStep, Lease, NodeEvent, OpId, Patience,
+    Action, Cancelled, Command, Done, Engine, Fencing, KindStep, Lease, NodeEvent, OpId, Patience,
     ReleaseHow, Replication, Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::resp;
@@ -70,7 +70,7 @@ impl What {
             | Command::Extend { key, .. }
             | Command::Heal { key, .. }
             | Command::Release { key, .. } => return Some(What::Plain(key.to_vec())),
-            Command::Form(form) => form,
+            Command::OfKind(form) => form,
             _ => return None,
         };
         let mut keys = form.keys();
@@ -78,7 +78,7 @@ impl What {
             (Some(slot), ..) => What::Slot(keys, slot),
             (_, Some((_, from)), _) => What::As(keys.swap_remove(0), from.to_vec()),
             _ if form.is_share() => What::Shared(keys.swap_remove(0)),
-            (.., FormStep::Take { intent }) if keys[1].ends_with(b":intent") => {
+            (.., KindStep::Take { intent }) if keys[1].ends_with(b":intent") => {
                 What::Exclusive(keys.swap_remove(0), intent)
             }
             _ => What::All(keys),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::ReleaseWith;
 use muxlock::proto::{
-    Command, Entropy, FormStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial, Wait,
+    Command, Entropy, KindStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial, Wait,
 };
 use muxlock::{LockToken, Moment};
 
@@ -101,12 +101,12 @@ impl From<&Command<'_>> for Asked {
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
             Command::Inspect { .. } => Asked::Inspect,
             Command::Wait(wait) => Asked::Wait(wait.into()),
-            Command::Form(form) => match form.step {
-                FormStep::Take { .. } => Asked::Take(*form.token),
-                FormStep::Keep => Asked::Extend(*form.token),
-                FormStep::Heal => Asked::Heal(*form.token),
-                FormStep::Free => Asked::Release(*form.token, ReleaseWith::Script),
-                FormStep::Look => Asked::Inspect,
+            Command::OfKind(form) => match form.step {
+                KindStep::Take { .. } => Asked::Take(*form.token),
+                KindStep::Keep => Asked::Extend(*form.token),
+                KindStep::Heal => Asked::Heal(*form.token),
+                KindStep::Free => Asked::Release(*form.token, ReleaseWith::Script),
+                KindStep::Look => Asked::Inspect,
             },
         }
     }

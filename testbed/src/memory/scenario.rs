@@ -7,7 +7,7 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
-    Action, Command, Done, Engine, Fencing, FormCommand, FormStep, Grant, Lease, NodeEvent, Notify,
+    Action, Command, Done, Engine, Fencing, Grant, KindCommand, KindStep, Lease, NodeEvent, Notify,
     OpId, Patience, Push, Reply, ServerError, ServerInfo, Sighting, Trial, Wait,
 };
 use muxlock::resp;
@@ -489,27 +489,27 @@ fn words(command: &Command<'_>) -> Option<String> {
         Command::Extend { key, .. } => ("EXTEND", key),
         Command::Heal { key, .. } => ("HEAL", key),
         Command::Release { key, .. } => ("RELEASE", key),
-        Command::Form(form) => return Some(form_words(form)),
+        Command::OfKind(form) => return Some(form_words(form)),
         _ => return None,
     };
     Some(format!("{verb} {}", key.escape_ascii()))
 }
 
-fn form_words(form: &FormCommand<'_>) -> String {
+fn form_words(form: &KindCommand<'_>) -> String {
     let keys = form.keys();
     let keys: Vec<String> = keys.iter().map(|key| key.escape_ascii().to_string()).collect();
     let verb = match form.step {
-        FormStep::Take { .. } => "take",
-        FormStep::Keep => "keep",
-        FormStep::Heal => "heal",
-        FormStep::Free if form.value().is_some_and(|(_, from)| !from.is_empty()) => "give back",
-        FormStep::Free => "free",
-        FormStep::Look => "look",
+        KindStep::Take { .. } => "take",
+        KindStep::Keep => "keep",
+        KindStep::Heal => "heal",
+        KindStep::Free if form.value().is_some_and(|(_, from)| !from.is_empty()) => "give back",
+        KindStep::Free => "free",
+        KindStep::Look => "look",
     };
     let share = if form.is_share() { " share" } else { "" };
     let rest = match (form.step, form.slot()) {
         (_, Some(slot)) => format!(" at {slot}"),
-        (FormStep::Take { intent }, None) if !intent.is_zero() => {
+        (KindStep::Take { intent }, None) if !intent.is_zero() => {
             format!(" sign {}", intent.as_millis())
         }
         _ => String::new(),
@@ -543,7 +543,7 @@ fn is_of_a_handshake(asked: Asked) -> bool {
 /// The trial before a command's own work.
 fn trial_before(command: &Command<'_>) -> Option<Trial> {
     match command {
-        Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) => {
+        Command::AcquireFenced { trial, .. } | Command::OfKind(KindCommand { trial, .. }) => {
             trial.map(|first| first.trial)
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use muxlock::Resource;
 use muxlock::node::ReleaseWith;
-use muxlock::proto::{Command, Fencing, FormCommand, FormStep, Lease, Patience};
+use muxlock::proto::{Command, Fencing, KindCommand, KindStep, Lease, Patience};
 
 use super::World;
 use super::check::LastSet;
@@ -106,16 +106,16 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
 
 /// The command of a plain lock that is the same for checks.
 pub fn as_plain<'a>(command: &Command<'a>) -> Command<'a> {
-    let Command::Form(FormCommand { step, key, token, ttl, marker, .. }) = *command else {
+    let Command::OfKind(KindCommand { step, key, token, ttl, marker, .. }) = *command else {
         return *command;
     };
     let key = key.as_bytes();
     match step {
-        FormStep::Take { .. } => Command::Acquire { key, token, ttl, marker },
-        FormStep::Keep => Command::Extend { key, token, ttl },
-        FormStep::Heal => Command::Heal { key, token, ttl, marker },
-        FormStep::Free => Command::Release { key, token, with: ReleaseWith::Script },
-        FormStep::Look => Command::Inspect { key },
+        KindStep::Take { .. } => Command::Acquire { key, token, ttl, marker },
+        KindStep::Keep => Command::Extend { key, token, ttl },
+        KindStep::Heal => Command::Heal { key, token, ttl, marker },
+        KindStep::Free => Command::Release { key, token, with: ReleaseWith::Script },
+        KindStep::Look => Command::Inspect { key },
     }
 }
 

@@ -453,7 +453,7 @@ impl World {
                     it.steps.extend(nodes.iter().map(send));
                     self.timeline.note(self.now, || {
                         let what = match form {
-                            Command::Form(form) => format!("{:?} of {:?}: ", form.step, form.key),
+                            Command::OfKind(form) => format!("{:?} of {:?}: ", form.step, form.key),
                             _ => String::new(),
                         };
                         let shown = describe(&command);

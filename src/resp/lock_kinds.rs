@@ -8,26 +8,26 @@ use super::scripts::{
 };
 use super::trial;
 use super::words::{append_word, decimal, millis_up};
-use crate::proto::{FormCommand, FormStep};
+use crate::proto::{KindCommand, KindStep};
 use crate::resource::LockKind;
 
-fn script(kind: &LockKind, step: FormStep, is_marked: bool) -> &'static str {
+fn script(kind: &LockKind, step: KindStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
     match (kind, step) {
-        (LockKind::Set(_), FormStep::Take { .. }) => either(TAKE_ALL),
-        (LockKind::Set(_), FormStep::Keep | FormStep::Heal) => either(KEEP_ALL),
-        (LockKind::Set(_), FormStep::Free) => FREE_ALL,
-        (LockKind::Shared, FormStep::Take { .. }) => either(TAKE_SHARED),
-        (LockKind::Shared, FormStep::Keep | FormStep::Heal) => either(KEEP_SHARED),
-        (LockKind::Shared, FormStep::Free) => FREE_SHARED,
-        (LockKind::Exclusive, FormStep::Take { .. }) => either(TAKE_EXCLUSIVE),
-        (LockKind::Slot { .. }, FormStep::Take { .. }) => either(TAKE_SLOT),
-        (LockKind::Value(_), FormStep::Take { .. }) => either(TAKE_AS),
-        (LockKind::Value(_), FormStep::Keep | FormStep::Heal) => either(KEEP_AS),
-        (LockKind::Value(_), FormStep::Free) => FREE_AS,
-        (LockKind::Value(_), FormStep::Look) => LOOK_AS,
-        (LockKind::TakeOver(..), FormStep::Take { .. }) => either(TAKE_OVER),
-        (LockKind::TakeOver(..), FormStep::Free) => GIVE_BACK,
+        (LockKind::Set(_), KindStep::Take { .. }) => either(TAKE_ALL),
+        (LockKind::Set(_), KindStep::Keep | KindStep::Heal) => either(KEEP_ALL),
+        (LockKind::Set(_), KindStep::Free) => FREE_ALL,
+        (LockKind::Shared, KindStep::Take { .. }) => either(TAKE_SHARED),
+        (LockKind::Shared, KindStep::Keep | KindStep::Heal) => either(KEEP_SHARED),
+        (LockKind::Shared, KindStep::Free) => FREE_SHARED,
+        (LockKind::Exclusive, KindStep::Take { .. }) => either(TAKE_EXCLUSIVE),
+        (LockKind::Slot { .. }, KindStep::Take { .. }) => either(TAKE_SLOT),
+        (LockKind::Value(_), KindStep::Take { .. }) => either(TAKE_AS),
+        (LockKind::Value(_), KindStep::Keep | KindStep::Heal) => either(KEEP_AS),
+        (LockKind::Value(_), KindStep::Free) => FREE_AS,
+        (LockKind::Value(_), KindStep::Look) => LOOK_AS,
+        (LockKind::TakeOver(..), KindStep::Take { .. }) => either(TAKE_OVER),
+        (LockKind::TakeOver(..), KindStep::Free) => GIVE_BACK,
         (kind, step) => unreachable!("{} has no script for {step:?}", kind.row().name),
     }
 }
@@ -35,16 +35,16 @@ fn script(kind: &LockKind, step: FormStep, is_marked: bool) -> &'static str {
 /// Apart from the other commands, so that theirs stay small.
 #[cold]
 #[inline(never)]
-pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
-    let FormCommand { step, key, token, ttl, marker, trial } = *command;
+pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
+    let KindCommand { step, key, token, ttl, marker, trial } = *command;
     let keys = command.keys();
     let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
     // Which slot; whether to heal; for how long an intent stands.
     let extra = match (step, key.slot()) {
         (_, Some((_, slot))) => slot.unwrap_or_default().into(),
-        (FormStep::Take { intent }, None) => u64::try_from(intent.as_millis()).unwrap_or(u64::MAX),
-        (FormStep::Heal, None) => 1,
-        (FormStep::Keep | FormStep::Free | FormStep::Look, None) => 0,
+        (KindStep::Take { intent }, None) => u64::try_from(intent.as_millis()).unwrap_or(u64::MAX),
+        (KindStep::Heal, None) => 1,
+        (KindStep::Keep | KindStep::Free | KindStep::Look, None) => 0,
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
     let script = script(key.kind(), step, marker.is_some());
@@ -78,12 +78,12 @@ mod tests {
     use crate::token::LockToken;
 
     /// The words of a command, as a server reads them.
-    fn words(key: &Key, step: FormStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
+    fn words(key: &Key, step: KindStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
         let token = LockToken::from_random([0xab; 20]);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
         encode(
-            &Command::Form(FormCommand { step, key, token: &token, ttl, marker, trial: None }),
+            &Command::OfKind(KindCommand { step, key, token: &token, ttl, marker, trial: None }),
             &mut out,
         );
         let text = String::from_utf8(out.to_vec()).unwrap();
@@ -114,8 +114,8 @@ mod tests {
         [all, shared, exclusive, slots.with_slot(Some(2)), own, from]
     }
 
-    const INTENT: FormStep = FormStep::Take { intent: Duration::from_millis(500) };
-    const TAKE: FormStep = FormStep::Take { intent: Duration::ZERO };
+    const INTENT: KindStep = KindStep::Take { intent: Duration::from_millis(500) };
+    const TAKE: KindStep = KindStep::Take { intent: Duration::ZERO };
 
     /// K1 to K8: all that is sent behind the script, word by word.
     #[test]
@@ -131,24 +131,24 @@ mod tests {
         };
         let table = [
             (&all, TAKE, "2 a b", "0"),
-            (&all, FormStep::Keep, "2 a b", "0"),
-            (&all, FormStep::Heal, "2 a b", "1"),
-            (&all, FormStep::Free, "2 a b", "0"),
+            (&all, KindStep::Keep, "2 a b", "0"),
+            (&all, KindStep::Heal, "2 a b", "1"),
+            (&all, KindStep::Free, "2 a b", "0"),
             (&shared, TAKE, "2 a a:intent", "0"),
-            (&shared, FormStep::Keep, "2 a a:intent", "0"),
-            (&shared, FormStep::Heal, "2 a a:intent", "1"),
-            (&shared, FormStep::Free, "2 a a:intent", "0"),
+            (&shared, KindStep::Keep, "2 a a:intent", "0"),
+            (&shared, KindStep::Heal, "2 a a:intent", "1"),
+            (&shared, KindStep::Free, "2 a a:intent", "0"),
             (&exclusive, TAKE, "2 a a:intent", "0"),
             (&exclusive, INTENT, "2 a a:intent", "500"),
             (&slot, TAKE, &format!("3 {slots}"), "2"),
             (&slot, INTENT, &format!("3 {slots}"), "2"),
             (&own, TAKE, "2 a a:as", "0"),
-            (&own, FormStep::Keep, "2 a a:as", "0"),
-            (&own, FormStep::Heal, "2 a a:as", "1"),
-            (&own, FormStep::Free, "2 a a:as", "0"),
-            (&own, FormStep::Look, "2 a a:as", "0"),
+            (&own, KindStep::Keep, "2 a a:as", "0"),
+            (&own, KindStep::Heal, "2 a a:as", "1"),
+            (&own, KindStep::Free, "2 a a:as", "0"),
+            (&own, KindStep::Look, "2 a a:as", "0"),
             (&from, TAKE, "2 a a:as", "0"),
-            (&from, FormStep::Free, "2 a a:as", "0"),
+            (&from, KindStep::Free, "2 a a:as", "0"),
             (&prefixed, TAKE, "3 p:a{3}:0 p:a{3}:1 p:a{3}:2", "2"),
         ];
         let token = "ab".repeat(20);
@@ -159,7 +159,7 @@ mod tests {
         let quarantine = Duration::from_nanos(31_302_000_001);
         let marker = Some(FlushMarker { key: b"alive", quarantine });
         for (key, step, keys, last) in table {
-            if let FormStep::Keep | FormStep::Free | FormStep::Look = step {
+            if let KindStep::Keep | KindStep::Free | KindStep::Look = step {
                 continue;
             }
             let (count, keys) = keys.split_once(' ').unwrap();
@@ -172,7 +172,7 @@ mod tests {
     /// Each has a script of its own, and one that checks the marker where a key may be created.
     #[test]
     fn each_step_of_each_form_has_its_script() {
-        let steps = [TAKE, FormStep::Keep, FormStep::Heal, FormStep::Free];
+        let steps = [TAKE, KindStep::Keep, KindStep::Heal, KindStep::Free];
         let mut scripts = Vec::new();
         let keys = keys();
         let [set, shared, exclusive, slot, value, take_over] = keys.each_ref().map(Key::kind);
@@ -183,8 +183,8 @@ mod tests {
             assert!(marked[1] == marked[2] && plain[1] == plain[2] && marked[3] == plain[3]);
             scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
         }
-        scripts.push(script(value, FormStep::Look, false));
-        scripts.push(script(take_over, FormStep::Free, false));
+        scripts.push(script(value, KindStep::Look, false));
+        scripts.push(script(take_over, KindStep::Free, false));
         for kind in [exclusive, slot, take_over] {
             scripts.extend([false, true].map(|is_marked| script(kind, TAKE, is_marked)));
         }

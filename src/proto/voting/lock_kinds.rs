@@ -8,7 +8,7 @@ use super::Voting;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::proto::index::{OpIndex, RoundId};
-use crate::proto::kind::{Claim, Kind};
+use crate::proto::kind::{Claim, RoundKind};
 use crate::proto::nodes::Nodes;
 use crate::resource::{Key, KindRow, Refusal};
 use crate::token::Entropy;
@@ -29,7 +29,7 @@ pub(crate) fn rounds_at_once(row: &KindRow) -> u32 {
 impl Voting {
     /// Starts a round of an acquisition that is not of one plain key.
     #[inline(never)]
-    pub(crate) fn start_formed(
+    pub(crate) fn start_of_kind(
         &mut self,
         now: Moment,
         mut claim: Claim,
@@ -39,8 +39,8 @@ impl Voting {
         if let Some((slots, None)) = claim.key.slot() {
             claim.key = claim.key.with_slot(Some(entropy.next_u64() as u32 % slots));
         }
-        let round = self.start(now, Kind::Take, claim, Some(op));
-        self.forms.start(round);
+        let round = self.start(now, RoundKind::Take, claim, Some(op));
+        self.refusals.start(round);
         round
     }
 
@@ -54,7 +54,7 @@ impl Voting {
     ) -> Option<(Key, bool)> {
         let key = &self.claim(round).key;
         let (slots, _) = key.slot()?;
-        let free = self.forms.free(round, slots);
+        let free = self.refusals.free(round, slots);
         let Some((tries, has_time)) = tries.filter(|_| !free.is_empty()) else {
             return Some((key.with_slot(None), false));
         };
@@ -75,7 +75,7 @@ impl Voting {
     /// Which resource of a set most nodes have named when they refused it.
     pub(crate) fn held_of(&self, round: RoundId) -> Option<usize> {
         match self.claim(round).key.row().refusal {
-            Refusal::HeldName => self.forms.named(round),
+            Refusal::HeldName => self.refusals.named(round),
             _ => None,
         }
     }
@@ -83,7 +83,7 @@ impl Voting {
     /// The error, with the resource that was held.
     pub(crate) fn with_held(&self, error: LockError, round: RoundId) -> LockError {
         let claim = self.claim(round);
-        if self[round].kind != Kind::Take || claim.key.row().refusal != Refusal::HeldName {
+        if self[round].kind != RoundKind::Take || claim.key.row().refusal != Refusal::HeldName {
             return error;
         }
         let held = self.held_of(round).and_then(|index| claim.key.plain_at(index));
