@@ -60,7 +60,7 @@ impl Engine {
                     self.waits.local.desk.connected(node);
                     self.cleanup.reconnect(node);
                     self.nodes.note_due(deadline);
-                    self.nodes.greet(node);
+                    self.nodes.start_handshake(node);
                 }
             }
             NodeEvent::Disconnected(outcome) => self.fail_node(now, node, outcome),
@@ -235,13 +235,13 @@ impl Engine {
             }
             Effect::Suspect => self.nodes.outbox.push_back(Outgoing::Beside(node)),
             // The server votes from now on, if it may vote at all.
-            Effect::Greeted => match self.nodes.welcome(now, node) {
+            Effect::HandshakeDone => match self.nodes.admit(now, node) {
                 Err(reason) => self.refuse(now, node, reason),
-                Ok(recognised) => {
+                Ok(identified) => {
                     self.stats.connected += 1;
-                    let kills = self.cleanup.node_ready(now, &self.nodes[node], &recognised);
+                    let kills = self.cleanup.node_ready(now, &self.nodes[node], &identified);
                     self.nodes.kill(node, kills);
-                    if recognised.is_news {
+                    if identified.is_news {
                         self.nodes
                             .outbox
                             .push_back(Outgoing::Ask(NodeSet::one(node), Question::Sight));

@@ -17,7 +17,7 @@ use super::command::Reply;
 use super::doubt::{ConnectionIds, Doubt};
 use super::kind::{Claim, Left, RoundKind};
 use super::lease::Lease;
-use super::nodes::{Effect, Node, Nodes, Process, Recognised, State};
+use super::nodes::{Effect, Identified, Node, Nodes, Process, State};
 use crate::config::{Config, Heal};
 use crate::moment::Moment;
 use crate::outcome::QuarantineCause;
@@ -209,7 +209,7 @@ impl Cleanup {
 
     /// The node is ready, and this was found out about its server. Returns the old connections to
     /// kill.
-    pub(super) fn node_ready(&mut self, now: Moment, at: &Node, found: &Recognised) -> Kills {
+    pub(super) fn node_ready(&mut self, now: Moment, at: &Node, found: &Identified) -> Kills {
         match &found.process {
             Process::Unknown => return Kills::new(),
             Process::Same => {}
@@ -409,7 +409,7 @@ mod tests {
         cleanup.add_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
         let (left, process) = (Some("one".into()), Process::Other("two".into()));
         let (is_moved, quarantine, is_news) = (false, None, false);
-        let found = Recognised { left, process, is_moved, quarantine, is_news };
+        let found = Identified { left, process, is_moved, quarantine, is_news };
         cleanup.node_ready(NOW, &nodes[0], &found);
         let over = NOW.after(cleanup.config.quarantine);
         for (now, is_doubted) in [(NOW, true), (over, false)] {

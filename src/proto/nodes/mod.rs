@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::proto::index::RoundId;
 pub(crate) use node::{
-    Effect, Process, Recognised, Route, SILENCE_MAX, State, foreign, is_forbidden, passes,
+    Effect, Identified, Process, Route, SILENCE_MAX, State, foreign, is_forbidden, passes,
 };
 pub use node::{ErrorCounts, Node};
 
@@ -28,21 +28,21 @@ use crate::quorum::{NODES_MAX, NodeSet};
 use crate::validity::Ttl;
 
 /// The most departed processes that are remembered by name.
-const DEPARTED_MAX: usize = 64;
+const FORMER_PROCESSES_MAX: usize = 64;
 
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
 /// count, because it may reappear at another node's address.
 #[derive(Default)]
-struct Departed {
+struct FormerProcesses {
     known: VecDeque<(Arc<str>, Moment)>,
     /// Until then, any process may be a departed one whose name was dropped.
     unknown_until: Option<Moment>,
 }
 
-impl Departed {
+impl FormerProcesses {
     fn note(&mut self, now: Moment, run_id: Arc<str>, until: Moment) {
         self.known.retain(|(_, until)| !now.is_certainly_past(*until));
-        if self.known.len() >= DEPARTED_MAX {
+        if self.known.len() >= FORMER_PROCESSES_MAX {
             self.unknown_until = self.known.pop_front().map(|(_, until)| until);
         }
         self.known.push_back((run_id, until));
@@ -50,7 +50,7 @@ impl Departed {
 
     /// Until when the process must not vote at another address.
     fn until(&self, now: Moment, run_id: &str) -> Option<Moment> {
-        let known = self.known.iter().rev().find(|(departed, _)| **departed == *run_id);
+        let known = self.known.iter().rev().find(|(former, _)| **former == *run_id);
         let until = known.map(|(_, until)| *until).or(self.unknown_until);
         until.filter(|until| !now.is_certainly_past(*until))
     }
@@ -84,7 +84,7 @@ pub struct Nodes {
     next_check_at: Option<Moment>,
     /// No node need be asked for its time for fencing tokens before this moment.
     next_look_at: Moment,
-    departed: Departed,
+    former: FormerProcesses,
     pub(super) trials: Trials,
     /// Times that a node was put into quarantine.
     pub(super) quarantines: u64,
@@ -160,7 +160,7 @@ impl Nodes {
             native: [ReleaseWith::Delex, ReleaseWith::Delifeq].map(|it| (NodeSet::EMPTY, it)),
             next_check_at: None,
             next_look_at: Moment::from_nanos(0),
-            departed: Departed::default(),
+            former: FormerProcesses::default(),
             trials: Trials::default(),
             quarantines: 0,
             config,
@@ -264,7 +264,7 @@ impl Nodes {
     }
 
     /// The node is connected: the handshake begins.
-    pub(super) fn greet(&mut self, node: usize) {
+    pub(super) fn start_handshake(&mut self, node: usize) {
         let steps = self.nodes[node].steps();
         self.outbox
             .extend(steps.map(|step| Outgoing::Ask(NodeSet::one(node), Question::Handshake(step))));
@@ -480,20 +480,20 @@ impl Nodes {
 /// Who the servers are, and whether their votes count.
 impl Nodes {
     /// The handshake is complete: decides whether the server may vote.
-    pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<Recognised, Unfit> {
-        let twin = self.twin(node);
-        self.nodes[node].guard.set_duplicate(twin);
+    pub(super) fn admit(&mut self, now: Moment, node: usize) -> Result<Identified, Unfit> {
+        let duplicate = self.duplicate(node);
+        self.nodes[node].guard.set_duplicate(duplicate);
         if let Some(reason) = self.nodes[node].guard.unfit() {
             return Err(reason);
         }
-        let recognised = self.nodes[node].become_ready(now);
-        if recognised.is_moved {
+        let identified = self.nodes[node].become_ready(now);
+        if identified.is_moved {
             self.notices.note(node, Notice::Moved);
         }
-        if let Some(left) = &recognised.left {
-            self.departed.note(now, Arc::clone(left), now.after(self.config.quarantine));
+        if let Some(left) = &identified.left {
+            self.former.note(now, Arc::clone(left), now.after(self.config.quarantine));
         }
-        match &recognised.process {
+        match &identified.process {
             Process::Unknown => self.notices.note(node, Notice::Unidentified),
             Process::Same => {}
             Process::Other(run_id) => {
@@ -502,13 +502,13 @@ impl Nodes {
                 }
             }
         }
-        if let Some((cause, until)) = recognised.quarantine {
+        if let Some((cause, until)) = identified.quarantine {
             self.quarantine(now, node, cause, until);
         }
         if !self.nodes[node].guard.is_quarantined(now) {
             self.notices.votes(node);
         }
-        Ok(recognised)
+        Ok(identified)
     }
 
     /// The node can be asked whether its native release command works.
@@ -521,7 +521,7 @@ impl Nodes {
 
     /// Another node with the same process. Only ready nodes are considered: a process may legally
     /// have moved here from an address that is dead (R34).
-    fn twin(&self, node: usize) -> Option<usize> {
+    fn duplicate(&self, node: usize) -> Option<usize> {
         let run_id = self.nodes[node].guard.run_id()?;
         (0..self.nodes.len()).find(|other| {
             let at = &self.nodes[*other];
@@ -539,7 +539,7 @@ impl Nodes {
             .filter(|(_, at)| at.guard.has_seen(run_id))
             .map(|(_, at)| at.guard.quarantined_until().unwrap_or(own))
             .map(|until| if own.is_certainly_past(until) { own } else { until })
-            .chain(self.departed.until(now, run_id))
+            .chain(self.former.until(now, run_id))
             .max_by_key(|until| until.steady_nanos())
     }
 
@@ -592,10 +592,10 @@ mod tests {
     #[test]
     fn process_that_left_twice_counts_from_the_second_time() {
         let at = |millis: u64| Moment::from_nanos(millis * 1_000_000);
-        let mut departed = Departed::default();
-        departed.note(at(0), "a".into(), at(10_000));
-        departed.note(at(5_000), "a".into(), at(15_000));
-        assert_eq!(departed.until(at(6_000), "a"), Some(at(15_000)));
-        assert_eq!(departed.until(at(12_000), "a"), Some(at(15_000)));
+        let mut former = FormerProcesses::default();
+        former.note(at(0), "a".into(), at(10_000));
+        former.note(at(5_000), "a".into(), at(15_000));
+        assert_eq!(former.until(at(6_000), "a"), Some(at(15_000)));
+        assert_eq!(former.until(at(12_000), "a"), Some(at(15_000)));
     }
 }

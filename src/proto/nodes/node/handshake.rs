@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    pub(super) fn handle_greeting(
+    pub(super) fn handle_handshake_reply(
         &mut self,
         now: Moment,
         step: HandshakeStep,
@@ -71,7 +71,7 @@ impl Node {
         self.link.note_heard();
         match (step, reply) {
             (HandshakeStep::Time, Reply::Error(error)) if denies_service(error.kind) => {
-                return self.handle_greeting_refused(step, error);
+                return self.handle_handshake_error(step, error);
             }
             (HandshakeStep::Time, reply) => {
                 if let Reply::Time(time) = reply {
@@ -79,7 +79,7 @@ impl Node {
                 }
                 return self.handle_time(now, sent_at, reply);
             }
-            (_, Reply::Error(error)) => return self.handle_greeting_refused(step, error),
+            (_, Reply::Error(error)) => return self.handle_handshake_error(step, error),
             (
                 HandshakeStep::Authenticate | HandshakeStep::Select | HandshakeStep::SetName,
                 Reply::Ok,
@@ -100,17 +100,17 @@ impl Node {
                 | Reply::Replication(_)
                 | Reply::Owned(_)),
             ) => self.guard.sightings.note_stored(reply),
-            (HandshakeStep::Probe, Reply::Integer(0)) => return Effect::Greeted,
+            (HandshakeStep::Probe, Reply::Integer(0)) => return Effect::HandshakeDone,
             (HandshakeStep::Probe, Reply::Missing(command)) => {
                 self.guard.identity.missing = Some(command);
-                return Effect::Greeted;
+                return Effect::HandshakeDone;
             }
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing
     }
 
-    fn handle_greeting_refused(&mut self, step: HandshakeStep, mut error: ServerError) -> Effect {
+    fn handle_handshake_error(&mut self, step: HandshakeStep, mut error: ServerError) -> Effect {
         let kind = error.kind;
         // The probe's key prefix may be outside the user's permissions; errors of the locks' own
         // keys will show that. The server's message names the command, and maybe the user, or what
@@ -163,7 +163,7 @@ impl Node {
                 };
                 match reason {
                     Some(reason) => Effect::Fail(NodeOutcome::Unfit(reason)),
-                    None if is_forbidden(kind) => Effect::Greeted,
+                    None if is_forbidden(kind) => Effect::HandshakeDone,
                     None => Effect::Fail(NodeOutcome::Server(kind)),
                 }
             }

@@ -17,7 +17,7 @@ pub(crate) use errors::foreign;
 use errors::{Errors, LastError};
 pub(crate) use errors::{is_forbidden, passes};
 use guard::Guard;
-pub(crate) use guard::{Process, Recognised};
+pub(crate) use guard::{Identified, Process};
 use link::Link;
 pub(crate) use link::State;
 use pipeline::Pipeline;
@@ -52,7 +52,7 @@ pub(crate) enum Route {
 pub(crate) enum Effect {
     Nothing,
     /// The last step of the handshake was answered.
-    Greeted,
+    HandshakeDone,
     /// The connection must end.
     Fail(NodeOutcome),
     /// An old connection has ended.
@@ -102,21 +102,21 @@ impl Node {
     }
 
     /// The handshake is complete, and the server may vote.
-    pub(crate) fn become_ready(&mut self, now: Moment) -> Recognised {
+    pub(crate) fn become_ready(&mut self, now: Moment) -> Identified {
         self.link.become_ready(now);
         let config = &self.config.nodes[self.index];
         let quarantine = self.config.quarantine;
-        let mut recognised =
-            self.guard.identity.recognise(now, config, quarantine, &self.guard.sightings);
+        let mut identified =
+            self.guard.identity.identify(now, config, quarantine, &self.guard.sightings);
         if let (Some((QuarantineCause::Promoted, _)), true) =
-            (recognised.quarantine, self.guard.asks_for_sighting())
+            (identified.quarantine, self.guard.asks_for_sighting())
         {
             let server = &self.guard.identity.server;
             if let (Some(run_id), Some(history)) = (&server.run_id, server.replication.history) {
-                recognised.is_news = self.guard.sightings.is_news(run_id, history);
+                identified.is_news = self.guard.sightings.is_news(run_id, history);
             }
         }
-        recognised
+        identified
     }
 
     /// The connection ends or fails, if there is one. `unsent` are the rounds whose commands were
@@ -147,7 +147,7 @@ impl Node {
         reply: Reply,
     ) -> Effect {
         match asked {
-            Question::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
+            Question::Handshake(step) => self.handle_handshake_reply(now, step, sent_at, reply),
             Question::Time => self.handle_time(now, sent_at, reply),
             Question::Role => self.handle_role(reply),
             Question::Probe(with) => self.handle_probed(with, reply),

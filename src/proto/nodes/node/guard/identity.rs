@@ -31,7 +31,7 @@ pub(crate) enum Process {
 }
 
 /// What is found out about a server when its handshake is complete.
-pub(crate) struct Recognised {
+pub(crate) struct Identified {
     /// The process that has left this address.
     pub(crate) left: Option<Arc<str>>,
     pub(crate) process: Process,
@@ -88,13 +88,13 @@ impl Identity {
 
     /// Compares the process with the previous one, and finds out whether it may have forgotten a
     /// lock.
-    pub(crate) fn recognise(
+    pub(crate) fn identify(
         &mut self,
         now: Moment,
         config: &NodeConfig,
         quarantine: Duration,
         sightings: &Sightings,
-    ) -> Recognised {
+    ) -> Identified {
         let before = self.seen.take();
         let server = &self.server;
         let has_left = |seen: &&Seen| server.run_id.as_ref() != Some(&seen.run_id);
@@ -112,7 +112,7 @@ impl Identity {
         let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
             let age = if config.durable { Duration::MAX } else { Duration::ZERO };
             let quarantine = quarantine((QuarantineCause::Unidentified, age));
-            return Recognised {
+            return Identified {
                 left,
                 process: Process::Unknown,
                 is_moved: false,
@@ -142,7 +142,7 @@ impl Identity {
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
         self.was_moved |= is_moved;
         self.seen = Some(Seen { run_id, history, last: now });
-        Recognised { left, process, is_moved, quarantine, is_news: false }
+        Identified { left, process, is_moved, quarantine, is_news: false }
     }
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clock::ServerClock;
 use identity::Identity;
-pub(crate) use identity::{Process, Recognised};
+pub(crate) use identity::{Identified, Process};
 use sighting::Sightings;
 
 use super::{Effect, Node, is_forbidden};
