@@ -96,7 +96,7 @@ pub enum Command<'a> {
     },
     /// Raises a counter to `number` if the key holds `token`; never lowers it. Answers 1 if the key
     /// holds the token, else 0.
-    Raise {
+    Confirm {
         /// The key.
         key: &'a [u8],
         /// The value that the key must hold.

@@ -181,9 +181,9 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_answer(now, node, round, reply);
             }
-            Some(InFlight { request: Request::Raise(round), .. }) => {
+            Some(InFlight { request: Request::Confirm(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
-                return self.handle_raised(now, node, round, reply);
+                return self.handle_confirmed(now, node, round, reply);
             }
             Some(InFlight { request: Request::Trialled(round, _), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
@@ -395,7 +395,7 @@ impl Engine {
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
                 (RoundKind::AcquireFenced, NodeOutcome::Granted) => {
-                    let decision = self.rounds.stamp(now, &mut self.nodes, round, node);
+                    let decision = self.rounds.count_number(now, &mut self.nodes, round, node);
                     self.follow_decision(now, decision);
                 }
                 _ => self.vote(now, round, node, outcome),
@@ -521,10 +521,16 @@ impl Engine {
 
     /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
     #[cold]
-    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: RoundId, reply: Reply) {
+    pub(super) fn handle_confirmed(
+        &mut self,
+        now: Moment,
+        node: usize,
+        round: RoundId,
+        reply: Reply,
+    ) {
         let outcome = match reply {
             Reply::Integer(1) => {
-                self.rounds.fences.note_raised(round, node);
+                self.rounds.fences.note_confirmed(round, node);
                 NodeOutcome::Granted
             }
             Reply::Integer(0) => NodeOutcome::Absent,

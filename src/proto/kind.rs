@@ -64,7 +64,7 @@ pub(crate) enum Lost {
     /// The command: it was not handed out.
     Unsent,
     /// The answer to a command that raises a counter.
-    Raise,
+    Confirm,
 }
 
 /// What a lost command may leave on its node.
@@ -173,7 +173,7 @@ impl RoundKind {
     /// a release is owed whether it was sent or not.
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
-            (_, Lost::Raise) => Left::Nothing,
+            (_, Lost::Confirm) => Left::Nothing,
             (RoundKind::Heal, Lost::Sent) => Left::Key,
             (RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take, Lost::Sent) => {
                 Left::Key

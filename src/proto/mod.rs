@@ -342,8 +342,9 @@ impl Engine {
                         return None;
                     }
                 }
-                Outgoing::Raise(nodes, round) if self.rounds.is_raise_useless(now, round) => {
-                    let decision = self.rounds.take_back_raise(now, &mut self.nodes, nodes, round);
+                Outgoing::Confirm(nodes, round) if self.rounds.is_confirm_useless(now, round) => {
+                    let decision =
+                        self.rounds.take_back_confirm(now, &mut self.nodes, nodes, round);
                     self.follow_decision(now, decision);
                 }
                 Outgoing::Wait(_, command) if self.waits.is_wait_over(command) => {}
@@ -420,11 +421,11 @@ impl Engine {
             Outgoing::Wait(node, command) => {
                 Some(self.waits.hand_out(now, &mut self.nodes, node, command))
             }
-            Outgoing::Raise(nodes, round) => {
+            Outgoing::Confirm(nodes, round) => {
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
-                let nodes = self.nodes.hand_out(now, nodes, Request::Raise(round));
-                Some(Action::Send { nodes, command: self.rounds.raise_command(round) })
+                let nodes = self.nodes.hand_out(now, nodes, Request::Confirm(round));
+                Some(Action::Send { nodes, command: self.rounds.confirm_command(round) })
             }
         }
     }

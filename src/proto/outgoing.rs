@@ -14,7 +14,7 @@ pub(crate) enum Outgoing {
     Ask(NodeSet, Question),
     Kill(usize, i64),
     Round(NodeSet, RoundId),
-    Raise(NodeSet, RoundId),
+    Confirm(NodeSet, RoundId),
     /// The release of this round at a queue node, and what becomes of the queue.
     ReleaseAtQueue(usize, RoundId, Notify),
     Wait(usize, WaitCommand),
@@ -40,7 +40,7 @@ impl Outgoing {
                 nodes.remove(node);
                 (!nodes.is_empty(), None)
             }
-            Outgoing::Round(nodes, round) | Outgoing::Raise(nodes, round) => {
+            Outgoing::Round(nodes, round) | Outgoing::Confirm(nodes, round) => {
                 let lost = nodes.contains(node).then_some(*round);
                 nodes.remove(node);
                 (!nodes.is_empty(), lost)
@@ -55,7 +55,7 @@ impl Outgoing {
             | Outgoing::Beside(_)
             | Outgoing::Close(_)
             | Outgoing::Ask(_, Question::Handshake(_)) => 0,
-            Outgoing::Ask(nodes, _) | Outgoing::Round(nodes, _) | Outgoing::Raise(nodes, _) => {
+            Outgoing::Ask(nodes, _) | Outgoing::Round(nodes, _) | Outgoing::Confirm(nodes, _) => {
                 nodes.len()
             }
             Outgoing::Kill(..) | Outgoing::ReleaseAtQueue(..) | Outgoing::Wait(..) => 1,

@@ -13,7 +13,7 @@ pub(crate) enum Request {
     /// The same, with a trial of the commands of this kind of lock before it.
     Trialled(RoundId, Shape),
     /// A fenced round's raise.
-    Raise(RoundId),
+    Confirm(RoundId),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// The release of this round at a queue node.
@@ -42,7 +42,7 @@ impl Request {
             Request::Wait(WaitCommand::QueueUp(_)) => Shape::Position,
             Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
             Request::About(Question::Handshake(HandshakeStep::Probe)) => Shape::Missing,
-            Request::About(_) | Request::Raise(_) | Request::Kill(_) | Request::Wait(_) => {
+            Request::About(_) | Request::Confirm(_) | Request::Kill(_) | Request::Wait(_) => {
                 Shape::Number
             }
         }
@@ -53,7 +53,7 @@ impl Request {
         match self {
             Request::Round(round, _) | Request::Trialled(round, _) => Some((round, Lost::Sent)),
             Request::ReleaseAtQueue(round) => Some((round, Lost::Sent)),
-            Request::Raise(round) => Some((round, Lost::Raise)),
+            Request::Confirm(round) => Some((round, Lost::Confirm)),
             _ => None,
         }
     }

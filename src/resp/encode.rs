@@ -102,7 +102,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             let claim = (key, token, ttl.as_millis());
             append_fenced_marked(out, script, claim, marker, counter, proposal);
         }
-        Command::Raise { key, token, counter, number } => {
+        Command::Confirm { key, token, counter, number } => {
             append_counted(out, &RAISE_HEAD, key, token, counter);
             append_word(out, decimal(counter.bucket.into(), &mut digits));
             append_last(out, number);
@@ -322,7 +322,7 @@ mod tests {
                         },
                         &fenced,
                     ),
-                    (Command::Raise { key, token, counter, number: proposal }, &raise),
+                    (Command::Confirm { key, token, counter, number: proposal }, &raise),
                     (Command::Acquire { key, token, ttl, marker: None }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
                     (Command::Heal { key, token, ttl, marker: None }, &heal),

@@ -1,4 +1,4 @@
--- Raises a counter if the lock's key holds the token: `Command::Raise` (F8, F9). The pieces
+-- Raises a counter if the lock's key holds the token: `Command::Confirm` (F8, F9). The pieces
 -- `fence_counter` and `raise_ends` complete it.
 -- KEYS: the lock, the hash of the counters. ARGV: the token, the bucket, the number.
 -- Answers 1 if the key holds the token, else 0.

@@ -124,7 +124,7 @@ fn without_the_masters_time_the_greatest_number_is_taken() {
     scenario.lock_fenced();
     assert_eq!(scenario.drain(), [Acted::Fenced(vec![0, 1, 2], 1, 0)]);
     scenario.numbers(&[1, 7]);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, 7)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 1, 7)]);
     scenario.reply(0, Reply::Integer(1));
     assert_eq!(number(&scenario.acquired().unwrap()), 7);
 }
@@ -135,7 +135,7 @@ fn nodes_that_gave_less_are_raised_to_the_greatest_number() {
     let mut scenario = Scenario::fenced(5);
     scenario.numbers(&[1, TIME + 9, TIME + 4]);
     scenario.nothing_done();
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 2], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0, 2], 1, TIME + 9)]);
     scenario.reply(0, Reply::Integer(1));
     scenario.nothing_done();
     scenario.reply(2, Reply::Integer(1));
@@ -159,7 +159,7 @@ fn equal_numbers_need_no_raise() {
 fn late_grant_counts_as_its_number_allows() {
     let mut scenario = Scenario::fenced(5);
     scenario.numbers(&[1, 1, TIME + 9]);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 1], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0, 1], 1, TIME + 9)]);
     scenario.reply(3, Reply::Integer(TIME as i64 + 10));
     scenario.reply(0, Reply::Integer(0));
     scenario.nothing_done();
@@ -174,7 +174,7 @@ fn late_grant_counts_as_its_number_allows() {
     scenario.numbers(&[1, 1, TIME + 9]);
     scenario.drain();
     scenario.reply(4, Reply::Integer(1));
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![4], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![4], 1, TIME + 9)]);
     scenario.replies([4, 0], Reply::Integer(1));
     assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
 }
@@ -194,7 +194,7 @@ fn greater_grant_after_the_quorum_is_of_no_use() {
 fn greater_late_grant_may_lose_the_attempt() {
     let mut scenario = Scenario::fenced(3);
     scenario.numbers(&[1, TIME + 9]);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 1, TIME + 9)]);
     scenario.reply(2, Reply::Integer(TIME as i64 + 10));
     scenario.reply(0, Reply::Integer(0));
     let error = scenario.acquired().unwrap_err();
@@ -424,7 +424,7 @@ fn lowest_numbers_are_taken_if_too_few_are_near() {
     scenario.numbers(&[mad + 7, mad + 3, mad, 1]);
     scenario.nothing_done();
     scenario.reply(4, Reply::Nil);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![2, 3], 1, mad + 3)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![2, 3], 1, mad + 3)]);
     scenario.replies([2, 3], Reply::Integer(1));
     let lease = scenario.acquired().unwrap();
     assert_eq!(number(&lease), mad + 3);
@@ -463,7 +463,7 @@ fn number_far_ahead_is_taken_if_what_is_in_the_way_was_forgotten() {
         scenario.reply(1, Reply::Nil);
         scenario.reply(2, Reply::Integer(mad as i64));
         match scenario.drain().as_slice() {
-            [Acted::Raise(nodes, _, number)] if (nodes.as_slice(), *number) == (&[0], mad) => {
+            [Acted::Confirm(nodes, _, number)] if (nodes.as_slice(), *number) == (&[0], mad) => {
                 scenario.reply(0, Reply::Integer(1));
             }
             acted => assert!(matches!(acted, [Acted::Release(..)]), "{acted:?}"),
@@ -512,7 +512,7 @@ fn what_is_in_the_way_stays_known_when_another_resource_is_locked() {
     // `max_ttl` is 30 s.
     scenario.pass(Duration::from_secs(31));
     attempt(&mut scenario);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 3, mad)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 3, mad)]);
 }
 
 /// F17: extension does not change it.
@@ -612,7 +612,7 @@ fn raise_of_a_node_in_quarantine_does_not_count() {
     let time = scenario.time(0);
     scenario.reply(0, time);
     scenario.reply(1, Reply::Integer(TIME as i64 + 9));
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 1, TIME + 9)]);
     let role = scenario.servers[0].replication;
     scenario.reply(0, Reply::Replication(role));
     scenario.reply(0, Reply::Nil);
@@ -628,7 +628,7 @@ fn node_whose_grant_came_too_late_is_not_raised() {
     let mut scenario = Scenario::fenced(5);
     scenario.pass(NODE_TIMEOUT - Duration::from_millis(1));
     scenario.numbers(&[1, 1, TIME + 9]);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 1], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0, 1], 1, TIME + 9)]);
     scenario.pass(Duration::from_millis(2));
     scenario.reply(3, Reply::Integer(1));
     assert_eq!(scenario.drain(), []);
@@ -672,7 +672,7 @@ fn number_that_was_set_aside_does_not_come_back() {
     let mad = TIME + 100 * SECOND;
     let mut scenario = Scenario::fenced(5);
     scenario.numbers(&[mad, 1, 1, TIME + 9]);
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![1, 2], 1, TIME + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![1, 2], 1, TIME + 9)]);
     scenario.reply(4, Reply::Nil);
     scenario.reply(1, Reply::Integer(0));
     let error = scenario.acquired().unwrap_err();
@@ -731,7 +731,7 @@ fn node_that_refuses_its_raise_for_good_is_connected_anew() {
     for kind in [ServerErrorKind::ReadOnly, ServerErrorKind::Auth] {
         let mut scenario = Scenario::fenced(3);
         scenario.numbers(&[1, TIME + 9]);
-        assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+        assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 1, TIME + 9)]);
         scenario.reply(0, server_error(kind));
         assert!(scenario.drain().contains(&Acted::Close(0)), "{kind:?}");
         scenario.reply(2, Reply::Integer(TIME as i64 + 9));
@@ -746,7 +746,7 @@ fn raise_that_is_not_handed_out_ends_with_its_connection() {
     scenario.numbers(&[1, TIME + 9]);
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
-    assert!(!scenario.drain().iter().any(|acted| matches!(acted, Acted::Raise(..))));
+    assert!(!scenario.drain().iter().any(|acted| matches!(acted, Acted::Confirm(..))));
     scenario.reply(2, Reply::Nil);
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [lost, NodeOutcome::Granted, NodeOutcome::Held]);

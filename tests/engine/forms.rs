@@ -1987,7 +1987,7 @@ fn fenced_attempt_that_is_released_by_its_token_fails() {
     let Some(Acted::Fenced(_, 1, time)) = scenario.drain().pop() else { panic!("no attempt") };
     scenario.reply(0, YES);
     scenario.reply(1, Reply::Integer(time as i64 + 9));
-    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, time + 9)]);
+    assert_eq!(scenario.drain(), [Acted::Confirm(vec![0], 1, time + 9)]);
     scenario.engine.abandon(now, Lease::of_value(key, first_token(), TTL));
     assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
     assert_eq!(said(&mut scenario), ["RELEASE r", "RELEASE r"]);

@@ -19,7 +19,7 @@ use crate::proto::outgoing::Outgoing;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 
-/// A number that is further ahead of the masters' clocks than this is set aside while others may
+/// A number that is further ahead of the masters' clocks than this is postponed while others may
 /// come (F11).
 const AHEAD_MAX_MICROS: u64 = 60_000_000;
 /// A master takes no proposal that is further from its own clock.
@@ -51,18 +51,18 @@ struct Fence {
     /// Whether no node was ready when the round started, and none has been since.
     is_unsent: bool,
     /// Since a node has given another number than the proposal.
-    stamping: Option<Box<Stamping>>,
+    agreement: Option<Box<Agreement>>,
 }
 
 /// The numbers of a round whose nodes do not agree.
-struct Stamping {
+struct Agreement {
     /// Of each node, if it granted.
     numbers: Box<[u64]>,
-    /// The lock's number, as soon as it is fixed. It never changes (F10).
-    fixed: Option<u64>,
-    /// The nodes whose numbers are set aside. They have not voted.
-    aside: NodeSet,
-    /// Whether no others came than those that were set aside.
+    /// The lock's number, as soon as it is chosen. It never changes (F10).
+    chosen: Option<u64>,
+    /// The nodes whose numbers are postponed. They have not voted.
+    postponed: NodeSet,
+    /// Whether no others came than those that were postponed.
     is_last: bool,
 }
 
@@ -73,7 +73,7 @@ impl Fences {
             self.slots.resize_with(round.0 + 1, Fence::default);
         }
         let bucket = fencing::bucket(key.as_bytes());
-        self.slots[round.0] = Fence { bucket, proposal: 0, is_unsent, stamping: None };
+        self.slots[round.0] = Fence { bucket, proposal: 0, is_unsent, agreement: None };
     }
 
     /// Draws the round's proposal (F6): the masters' time, and more than before, so that the next
@@ -90,8 +90,8 @@ impl Fences {
         proposal
     }
 
-    fn fixed(&self, round: RoundId) -> Option<u64> {
-        self.slots[round.0].stamping.as_ref()?.fixed
+    fn chosen(&self, round: RoundId) -> Option<u64> {
+        self.slots[round.0].agreement.as_ref()?.chosen
     }
 
     /// Other locks are in the way of near numbers. Returns whether they have been for longer than
@@ -117,18 +117,18 @@ impl Fences {
 
     /// The node has raised its counter to the round's number: that is not below it, and the node's
     /// own grant was not above.
-    pub(crate) fn note_raised(&mut self, round: RoundId, node: usize) {
-        if let (Some(fixed), Some(stamping)) =
-            (self.fixed(round), &mut self.slots[round.0].stamping)
+    pub(crate) fn note_confirmed(&mut self, round: RoundId, node: usize) {
+        if let (Some(chosen), Some(agreement)) =
+            (self.chosen(round), &mut self.slots[round.0].agreement)
         {
-            stamping.numbers[node] = fixed;
+            agreement.numbers[node] = chosen;
         }
     }
 
     /// The number that the node has given.
     fn number_of(&self, round: RoundId, node: usize) -> u64 {
         let fence = &self.slots[round.0];
-        fence.stamping.as_ref().map_or(fence.proposal, |stamping| stamping.numbers[node])
+        fence.agreement.as_ref().map_or(fence.proposal, |agreement| agreement.numbers[node])
     }
 
     /// The number of a round that was won.
@@ -136,7 +136,7 @@ impl Fences {
         if !self.obstructed.is_empty() {
             self.forget_obstructed(round);
         }
-        let number = self.fixed(round).unwrap_or(self.slots[round.0].proposal);
+        let number = self.chosen(round).unwrap_or(self.slots[round.0].proposal);
         FencingToken::checked(number).expect("no other number is counted")
     }
 
@@ -187,27 +187,27 @@ impl Voting {
     pub(crate) fn note_number(&mut self, round: RoundId, node: usize, answered: u64) {
         let (count, is_decided) = (self.config.nodes(), self[round].decided);
         let is_usual = self[round].grant.is_some();
-        let Fence { proposal, stamping, .. } = &mut self.fences.slots[round.0];
+        let Fence { proposal, agreement, .. } = &mut self.fences.slots[round.0];
         let number = if answered == AT_PROPOSAL && *proposal != 0 { *proposal } else { answered };
-        if stamping.is_none() && number == *proposal && is_usual {
+        if agreement.is_none() && number == *proposal && is_usual {
             return;
         }
         // Without one, all grants so far were at the proposal.
-        let stamping = stamping.get_or_insert_with(|| {
-            Box::new(Stamping {
+        let agreement = agreement.get_or_insert_with(|| {
+            Box::new(Agreement {
                 numbers: vec![*proposal; count].into(),
-                fixed: is_decided.then_some(*proposal),
-                aside: NodeSet::EMPTY,
+                chosen: is_decided.then_some(*proposal),
+                postponed: NodeSet::EMPTY,
                 is_last: false,
             })
         });
-        stamping.numbers[node] = number;
+        agreement.numbers[node] = number;
         self[round].grant = None;
     }
 
     /// Counts a grant that counts, as far as its number allows (F7).
     #[cold]
-    pub(crate) fn stamp(
+    pub(crate) fn count_number(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
@@ -218,16 +218,16 @@ impl Voting {
         // A node that has voted otherwise, such as by its silence, votes once.
         let is_over = voted.decided || voted.owner.is_none() || !voted.undecided.contains(node);
         let number = self.fences.number_of(round, node);
-        match self.fences.fixed(round) {
+        match self.fences.chosen(round) {
             None if FencingToken::checked(number).is_none() => {
                 self.vote(now, nodes, round, node, NodeOutcome::Outnumbered)
             }
             None => self.vote(now, nodes, round, node, NodeOutcome::Granted),
-            Some(fixed) if number == fixed => {
+            Some(chosen) if number == chosen => {
                 self.vote(now, nodes, round, node, NodeOutcome::Granted)
             }
-            Some(fixed) if number < fixed && !is_over => {
-                self.raise(now, nodes, round, NodeSet::one(node));
+            Some(chosen) if number < chosen && !is_over => {
+                self.confirm(now, nodes, round, NodeSet::one(node));
                 self.judge(now, nodes, round)
             }
             // Its own grant is beyond the number, or nobody waits for it (F10).
@@ -236,7 +236,7 @@ impl Voting {
     }
 
     /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
-    fn put_aside(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId) -> bool {
+    fn postpone_far(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId) -> bool {
         let voted = &self[round];
         let mut far = NodeSet::EMPTY;
         for node in voted.granted.iter() {
@@ -244,16 +244,16 @@ impl Voting {
                 far.insert(node);
             }
         }
-        let Some(stamping) = &mut self.fences.slots[round.0].stamping else {
+        let Some(agreement) = &mut self.fences.slots[round.0].agreement else {
             return false;
         };
-        if far.is_empty() || stamping.is_last || stamping.fixed.is_some() {
+        if far.is_empty() || agreement.is_last || agreement.chosen.is_some() {
             return false;
         }
-        stamping.aside.extend(far);
+        agreement.postponed.extend(far);
         self.stats.tokens_ignored += far.len() as u64;
-        let aside = stamping.aside.len();
-        self.set_aside(now, round, far, aside);
+        let postponed = agreement.postponed.len();
+        self.postpone(now, round, far, postponed);
         for node in far.iter() {
             if nodes[node].guard.note_far_ahead() {
                 nodes.notices.note(node, Notice::FarAhead);
@@ -262,38 +262,40 @@ impl Voting {
         true
     }
 
-    /// Nothing is decided yet. If only numbers that were set aside are left, the lowest of them are
+    /// Nothing is decided yet. If only numbers that were postponed are left, the lowest of them are
     /// taken (F11). If the nodes that refused could make a quorum of other numbers, the attempt has
     /// failed instead: they may grant the next one, as soon as the lock that is in the way is over.
     #[cold]
-    pub(super) fn take_aside(
+    pub(super) fn take_postponed(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
         round: RoundId,
     ) -> Option<Decision> {
-        self.put_aside(now, nodes, round);
+        self.postpone_far(now, nodes, round);
         let voted = &self[round];
         let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
-        let aside = self.fences.slots[round.0].stamping.as_ref().map(|stamping| stamping.aside);
-        let aside = aside.filter(|aside| !aside.is_empty() && *aside == undecided)?;
+        let postponed =
+            self.fences.slots[round.0].agreement.as_ref().map(|agreement| agreement.postponed);
+        let postponed =
+            postponed.filter(|postponed| !postponed.is_empty() && *postponed == undecided)?;
         let may_come =
             tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
-        let stamping = self.fences.slots[round.0].stamping.as_mut()?;
+        let agreement = self.fences.slots[round.0].agreement.as_mut()?;
         if may_come {
-            stamping.aside = NodeSet::EMPTY;
-            for node in aside.iter() {
+            agreement.postponed = NodeSet::EMPTY;
+            for node in postponed.iter() {
                 self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
             }
             return self.judge(now, nodes, round);
         }
-        stamping.is_last = true;
+        agreement.is_last = true;
         let missing = tally.missing();
-        let numbers = &stamping.numbers;
-        let mut lowest: Vec<usize> = stamping.aside.iter().collect();
+        let numbers = &agreement.numbers;
+        let mut lowest: Vec<usize> = agreement.postponed.iter().collect();
         lowest.sort_by_key(|node| numbers[*node]);
         lowest.truncate(missing);
-        lowest.iter().for_each(|node| stamping.aside.remove(*node));
+        lowest.iter().for_each(|node| agreement.postponed.remove(*node));
         for node in lowest {
             self.record(now, nodes, round, node, NodeOutcome::Granted);
         }
@@ -303,48 +305,48 @@ impl Voting {
     /// A quorum has granted. The greatest of its numbers is the lock's (F8). If all of them have
     /// it, the round is won; if not, the others are raised.
     #[inline]
-    pub(super) fn fix_or_win(
+    pub(super) fn choose_or_win(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
         won: Decision,
     ) -> Option<Decision> {
-        match &self.fences.slots[won.round.0].stamping {
+        match &self.fences.slots[won.round.0].agreement {
             None => Some(won),
-            Some(stamping) if stamping.fixed.is_some() => Some(won),
-            Some(_) => self.fix(now, nodes, won),
+            Some(agreement) if agreement.chosen.is_some() => Some(won),
+            Some(_) => self.choose(now, nodes, won),
         }
     }
 
     #[cold]
-    fn fix(&mut self, now: Moment, nodes: &mut Nodes, won: Decision) -> Option<Decision> {
+    fn choose(&mut self, now: Moment, nodes: &mut Nodes, won: Decision) -> Option<Decision> {
         let round = won.round;
-        if self.put_aside(now, nodes, round) {
+        if self.postpone_far(now, nodes, round) {
             return self.judge(now, nodes, round);
         }
         let granted = self[round].granted;
-        let Some(stamping) = &mut self.fences.slots[round.0].stamping else {
+        let Some(agreement) = &mut self.fences.slots[round.0].agreement else {
             return Some(won);
         };
-        let numbers = &stamping.numbers;
+        let numbers = &agreement.numbers;
         let greatest = granted.iter().map(|node| numbers[node]).max().unwrap_or_default();
         let mut lower = NodeSet::EMPTY;
         granted.iter().filter(|it| numbers[*it] < greatest).for_each(|node| lower.insert(node));
-        stamping.fixed = Some(greatest);
-        for node in std::mem::take(&mut stamping.aside).iter() {
+        agreement.chosen = Some(greatest);
+        for node in std::mem::take(&mut agreement.postponed).iter() {
             self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
         }
         if lower.is_empty() {
             return Some(won);
         }
         self.take_back(round, lower);
-        self.raise(now, nodes, round, lower);
+        self.confirm(now, nodes, round, lower);
         self.judge(now, nodes, round)
     }
 
     /// Has these nodes raise their counters to the lock's number. Each of them has granted less, on
     /// the connection that it still has (F9).
-    fn raise(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId, those: NodeSet) {
+    fn confirm(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId, those: NodeSet) {
         let started = self[round].started;
         let mut raised = those;
         for node in those.iter() {
@@ -360,12 +362,12 @@ impl Voting {
         if !raised.is_empty() {
             self.stats.tokens_confirmed += raised.len() as u64;
             self[round].references += raised.len() as u32;
-            nodes.outbox.push_back(Outgoing::Raise(raised, round));
+            nodes.outbox.push_back(Outgoing::Confirm(raised, round));
         }
     }
 
     /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
-    pub(crate) fn is_raise_useless(&self, now: Moment, round: RoundId) -> bool {
+    pub(crate) fn is_confirm_useless(&self, now: Moment, round: RoundId) -> bool {
         let voted = &self[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
         is_over || now >= voted.deadline
@@ -373,7 +375,7 @@ impl Voting {
 
     /// The raise is not sent to these nodes.
     #[cold]
-    pub(crate) fn take_back_raise(
+    pub(crate) fn take_back_confirm(
         &mut self,
         now: Moment,
         nodes: &mut Nodes,
@@ -392,11 +394,11 @@ impl Voting {
     }
 
     /// The command that raises the counters to the lock's number.
-    pub(crate) fn raise_command(&self, round: RoundId) -> Command<'_> {
+    pub(crate) fn confirm_command(&self, round: RoundId) -> Command<'_> {
         let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
-        let number = self.fences.fixed(round).unwrap_or_default();
+        let number = self.fences.chosen(round).unwrap_or_default();
         let Claim { key, token, .. } = self.claim(round);
-        Command::Raise { key: key.as_bytes(), token, counter, number }
+        Command::Confirm { key: key.as_bytes(), token, counter, number }
     }
 }
 

@@ -127,7 +127,7 @@ impl Voting {
         };
         let decision = Decision { op, round, verdict };
         match (verdict, kind) {
-            (Verdict::Pending, RoundKind::AcquireFenced) => self.take_aside(now, nodes, round),
+            (Verdict::Pending, RoundKind::AcquireFenced) => self.take_postponed(now, nodes, round),
             (Verdict::Pending, _) => None,
             (Verdict::Lost, RoundKind::Release)
                 if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
@@ -138,7 +138,7 @@ impl Voting {
             }
             (Verdict::Won, RoundKind::AcquireFenced) => {
                 voted.decided = true;
-                self.fix_or_win(now, nodes, decision)
+                self.choose_or_win(now, nodes, decision)
             }
             _ => {
                 voted.decided = true;

@@ -251,14 +251,20 @@ impl Voting {
         (voted.decided, voted.waited) = (false, true);
     }
 
-    /// These nodes have voted yes, and their votes may count later; with them, `aside` of its votes
-    /// are in that state. All of them are answers.
-    pub(super) fn set_aside(&mut self, now: Moment, round: RoundId, nodes: NodeSet, aside: usize) {
+    /// These nodes have voted yes, and their votes may count later; with them, `postponed` of its
+    /// votes are in that state. All of them are answers.
+    pub(super) fn postpone(
+        &mut self,
+        now: Moment,
+        round: RoundId,
+        nodes: NodeSet,
+        postponed: usize,
+    ) {
         let waited = self.open[round.0].waited;
         self.take_back(round, nodes);
         let voted = &mut self.open[round.0];
         voted.waited = waited;
-        let answered = voted.tally.granted() + voted.tally.refused() + aside;
+        let answered = voted.tally.granted() + voted.tally.refused() + postponed;
         let since_start = now.nanos_since(voted.started);
         if answered >= self.config.quorum() && since_start <= self.timeout_nanos && !waited {
             smooth(&mut self.round_trip_nanos, since_start);

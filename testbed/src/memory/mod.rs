@@ -41,7 +41,7 @@ pub enum Asked {
     /// Several resources, a share, or a slot.
     Take(LockToken),
     /// With its number.
-    Raise(LockToken, u64),
+    Confirm(LockToken, u64),
     Extend(LockToken),
     Heal(LockToken),
     Release(LockToken, ReleaseWith),
@@ -95,7 +95,7 @@ impl From<&Command<'_>> for Asked {
             Command::Kill { connection } => Asked::Kill(*connection),
             Command::Acquire { token, .. } => Asked::Set(**token),
             Command::AcquireFenced { token, proposal, .. } => Asked::Fenced(**token, *proposal),
-            Command::Raise { token, number, .. } => Asked::Raise(**token, *number),
+            Command::Confirm { token, number, .. } => Asked::Confirm(**token, *number),
             Command::Extend { token, .. } => Asked::Extend(**token),
             Command::Heal { token, .. } => Asked::Heal(**token),
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
@@ -140,7 +140,7 @@ impl About<'_> {
             Asked::Set(_)
             | Asked::Fenced(..)
             | Asked::Take(_)
-            | Asked::Raise(..)
+            | Asked::Confirm(..)
             | Asked::Extend(_)
             | Asked::Heal(_)
             | Asked::Release(..)

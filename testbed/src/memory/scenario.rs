@@ -44,7 +44,7 @@ pub enum Acted {
     /// Several resources, a share, or a slot.
     Take(Vec<usize>, u32),
     /// With the number.
-    Raise(Vec<usize>, u32, u64),
+    Confirm(Vec<usize>, u32, u64),
     Extend(Vec<usize>, u32),
     Heal(Vec<usize>, u32),
     /// With the script.
@@ -531,7 +531,7 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Set(_)
         | Asked::Fenced(..)
         | Asked::Take(_)
-        | Asked::Raise(..)
+        | Asked::Confirm(..)
         | Asked::Extend(_)
         | Asked::Heal(_)
         | Asked::Release(..)
@@ -561,7 +561,7 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Set(token) => Acted::Set(nodes, number(token)),
         Asked::Fenced(token, proposal) => Acted::Fenced(nodes, number(token), proposal),
         Asked::Take(token) => Acted::Take(nodes, number(token)),
-        Asked::Raise(token, raised) => Acted::Raise(nodes, number(token), raised),
+        Asked::Confirm(token, raised) => Acted::Confirm(nodes, number(token), raised),
         Asked::Extend(token) => Acted::Extend(nodes, number(token)),
         Asked::Heal(token) => Acted::Heal(nodes, number(token)),
         Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),

@@ -388,7 +388,7 @@ impl World {
                         Command::AcquireFenced { token, proposal, .. } => {
                             fenced.push((*token, proposal));
                         }
-                        Command::Raise { token, number, .. } => {
+                        Command::Confirm { token, number, .. } => {
                             self.checker.note_uncountable(token, of);
                             raised.push((nodes, *token, number));
                         }
@@ -446,7 +446,7 @@ impl World {
                     let what = match (token_of(&command), &command) {
                         (Some(token), _) => What::Lock(digits(token), set),
                         (None, Command::Time) => What::Time(it.steady),
-                        (None, Command::Raise { .. }) => What::Raise,
+                        (None, Command::Confirm { .. }) => What::Raise,
                         _ => What::Other,
                     };
                     let send = |slot| Step::Send { slot, from, to, what };
@@ -584,7 +584,7 @@ fn describe(command: &Command<'_>) -> String {
             let token = Short(token.as_bytes());
             format!("SET {token} for {} ms, proposing {proposal}", ttl.as_millis())
         }
-        Command::Raise { token, number, .. } => {
+        Command::Confirm { token, number, .. } => {
             format!("raise {} to {number}", Short(token.as_bytes()))
         }
         Command::Extend { token, ttl, .. } => {
