@@ -175,25 +175,25 @@ impl Engine {
         else {
             return;
         };
-        let was_late = self.nodes[node].pipeline.has_late();
+        let has_timed_out = self.nodes[node].pipeline.has_timed_out();
         let effect = match self.nodes.take_answered(now, node) {
             Some(InFlight { request: Request::Round(round, _), .. }) => {
-                self.stats.late_replies += u64::from(was_late);
+                self.stats.late_replies += u64::from(has_timed_out);
                 return self.handle_answer(now, node, round, reply);
             }
             Some(InFlight { request: Request::Confirm(round), .. }) => {
-                self.stats.late_replies += u64::from(was_late);
+                self.stats.late_replies += u64::from(has_timed_out);
                 return self.handle_confirmed(now, node, round, reply);
             }
             Some(InFlight { request: Request::Trialled(round, _), .. }) => {
-                self.stats.late_replies += u64::from(was_late);
+                self.stats.late_replies += u64::from(has_timed_out);
                 if !matches!(reply, Reply::Missing(_) | Reply::Error(_)) {
                     self.nodes.trials.note(node, self.rounds[round].kind, self.rounds.claim(round));
                 }
                 return self.handle_answer(now, node, round, reply);
             }
             Some(InFlight { request: Request::ReleaseAtQueue(round), .. }) => {
-                self.stats.late_replies += u64::from(was_late);
+                self.stats.late_replies += u64::from(has_timed_out);
                 let key = self.rounds.claim(round).key.clone();
                 let answer = self.with_waits(now, |waits, cx| {
                     waits.local.handle_queue_release(cx, node, &key, reply)
@@ -432,17 +432,17 @@ impl Engine {
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
         // The vote is missing; the command keeps its place in the order of replies (R5).
-        let mut is_late = false;
+        let mut has_timed_out = false;
         for _ in 0..self.share {
-            let Some(late) = self.nodes[node].next_late(now) else {
+            let Some(timed_out) = self.nodes[node].next_timed_out(now) else {
                 break;
             };
-            is_late = true;
-            if let Some((round, _)) = late.lost() {
+            has_timed_out = true;
+            if let Some((round, _)) = timed_out.lost() {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
         }
-        if is_late {
+        if has_timed_out {
             self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         }
         self.nodes.note_far_behind(now, node);
@@ -494,7 +494,7 @@ impl Engine {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
                 if self.rounds[round].kind == RoundKind::AcquireFenced {
-                    self.rounds.propose_late(now, &self.nodes, round);
+                    self.rounds.propose_when_ready(now, &self.nodes, round);
                 }
                 self.send(NodeSet::one(node), round);
             }

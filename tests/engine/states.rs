@@ -450,8 +450,8 @@ fn timed_out_reply_keeps_its_place_in_the_order() {
 
 #[test]
 fn late_node_is_sent_nothing_more_once_it_owes_too_much_until_nothing_is_late() {
-    const LATE_COMMANDS_MAX: usize = 512;
-    const LOCKS: usize = LATE_COMMANDS_MAX / 2;
+    const TIMED_OUT_COMMANDS_MAX: usize = 512;
+    const LOCKS: usize = TIMED_OUT_COMMANDS_MAX / 2;
     let mut scenario = Scenario::ready(3);
     // A burst of locks on which node 2 is silent: a SET and a release each.
     for _ in 0..LOCKS {
@@ -468,7 +468,7 @@ fn late_node_is_sent_nothing_more_once_it_owes_too_much_until_nothing_is_late() 
         scenario.engine.handle_timeout(scenario.now);
     }
     assert_eq!(scenario.state(2), NodeState::Ready, "it keeps its connection");
-    assert_eq!(scenario.engine.unanswered(), LATE_COMMANDS_MAX);
+    assert_eq!(scenario.engine.unanswered(), TIMED_OUT_COMMANDS_MAX);
     let mut number = LOCKS as u32;
     for _ in 0..LOCKS {
         number += 1;

@@ -445,7 +445,7 @@ impl Debts {
     pub(super) fn broken(&self) -> Option<&'static str> {
         let debts = || self.by_token.values();
         let is_early = |debt: &Debt| self.due.is_some_and(|due| due <= debt.due);
-        let is_dropped_late =
+        let is_kept_too_long =
             |debt: &Debt| debt.stage == DebtStage::Dormant && debt.due < debt.expires;
         let rules = [
             (
@@ -453,7 +453,7 @@ impl Debts {
                 "awake debts are miscounted",
             ),
             (!debts().all(is_early), "a debt is due before the first one"),
-            (debts().any(is_dropped_late), "a debt is dropped before its key has expired"),
+            (debts().any(is_kept_too_long), "a debt is dropped before its key has expired"),
             (
                 debts()
                     .any(|debt| debt.stage == DebtStage::Again && debt.connection_ids.is_empty()),

@@ -286,7 +286,7 @@ impl Nodes {
         let answered = self.nodes[node].pipeline.take_answered(now);
         // Not before every late command is answered: with a lower bar the node would stay just
         // below it forever.
-        if !self.nodes[node].pipeline.has_late() {
+        if !self.nodes[node].pipeline.has_timed_out() {
             self.overloaded.remove(node);
         }
         answered

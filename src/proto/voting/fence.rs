@@ -169,7 +169,7 @@ impl Voting {
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Nodes, round: RoundId) {
+    pub(crate) fn propose_when_ready(&mut self, now: Moment, nodes: &Nodes, round: RoundId) {
         if std::mem::take(&mut self.fences.slots[round.0].is_unsent) {
             self.propose(now, nodes, round);
         }

@@ -37,7 +37,7 @@ impl Choice<'_> {
     pub(super) fn may_wait_at(self, node: usize) -> bool {
         let at = &self.nodes[node];
         self.nodes.open().contains(node)
-            && !at.pipeline.has_late()
+            && !at.pipeline.has_timed_out()
             && !matches!(self.able[node].state(), QueueSupport::Unavailable(_))
     }
 
@@ -111,7 +111,7 @@ impl Choice<'_> {
 /// Whether the node would read soon what it is sent, so that it may pass a turn on.
 pub(super) fn may_pass_on(nodes: &Nodes, node: usize) -> bool {
     let at = &nodes[node];
-    nodes.open().contains(node) && !at.pipeline.has_late() && at.pipeline.has_room_for_words()
+    nodes.open().contains(node) && !at.pipeline.has_timed_out() && at.pipeline.has_room_for_words()
 }
 
 /// The node with the greatest score is the queue node.

@@ -258,7 +258,7 @@ impl Node {
     /// Whether it is ready, and nothing has spoken against it since its last answers.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        self.link.state == State::Ready && self.link.failures == 0 && !self.pipeline.has_late()
+        self.link.state == State::Ready && self.link.failures == 0 && !self.pipeline.has_timed_out()
     }
 
     /// Whether commands can be sent to it now: it is ready, and its socket accepts more bytes.
@@ -311,6 +311,6 @@ impl Node {
 
     /// Whether it can be asked now who holds a lock, and nothing else.
     pub(crate) fn can_only_be_asked(&self) -> bool {
-        self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_late()
+        self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_timed_out()
     }
 }

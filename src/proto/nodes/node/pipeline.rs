@@ -17,10 +17,10 @@ use crate::proto::smooth::smooth;
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
 /// until none is late (R18).
-const LATE_COMMANDS_MAX: usize = 512;
+const TIMED_OUT_COMMANDS_MAX: usize = 512;
 /// So is a node that leaves a command unanswered for this long, or for twice its timeout if that is
 /// longer. TCP retransmissions and the fork of a large process take less.
-const LATE_FOR_MAX: Duration = Duration::from_secs(1);
+const TIMED_OUT_FOR_MAX: Duration = Duration::from_secs(1);
 /// The most commands that wait for a connection.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A node that has left so many commands unanswered is not sent what others are to be told.
@@ -38,7 +38,7 @@ pub(crate) struct Pipeline {
     /// How many of them are for something else than a round.
     others: usize,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
-    late: usize,
+    timed_out: usize,
     /// Rounds whose command waits for the connection, or for room in the socket.
     queue: VecDeque<RoundId>,
     /// Commands lost with the last connection that were not handled yet. The node reconnects only
@@ -63,7 +63,7 @@ impl Pipeline {
         Pipeline {
             in_flight: Fifo::with_room(ROUNDS_USUAL),
             others: 0,
-            late: 0,
+            timed_out: 0,
             queue: VecDeque::new(),
             lost: VecDeque::new(),
             last_reply_at: Moment::from_nanos(0),
@@ -96,7 +96,7 @@ impl Pipeline {
 
     /// When the next of these commands is late if no reply arrives.
     pub(super) fn due(&self) -> Option<Moment> {
-        self.in_flight.get(self.late).map(|next| next.sent_at.after_nanos(self.timeout_nanos))
+        self.in_flight.get(self.timed_out).map(|next| next.sent_at.after_nanos(self.timeout_nanos))
     }
 
     /// Since when the node has been silent while it owes replies.
@@ -122,7 +122,7 @@ impl Pipeline {
     /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
     /// were not handed out, and those that waited for it.
     pub(crate) fn lose(&mut self, unsent: Vec<RoundId>) {
-        (self.late, self.others) = (0, 0);
+        (self.timed_out, self.others) = (0, 0);
         let sent = self.in_flight.take_all();
         let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
         let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
@@ -208,7 +208,7 @@ impl Pipeline {
     pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
         self.others -= usize::from(answered.request.round().is_none());
-        self.late = self.late.saturating_sub(1);
+        self.timed_out = self.timed_out.saturating_sub(1);
         let nanos = now.nanos_since(answered.sent_at);
         let is_another = self.last_reply_at != now;
         self.samples = self.samples.saturating_add(u32::from(is_another));
@@ -219,20 +219,20 @@ impl Pipeline {
     }
 
     #[inline]
-    pub(crate) fn has_late(&self) -> bool {
-        self.late > 0
+    pub(crate) fn has_timed_out(&self) -> bool {
+        self.timed_out > 0
     }
 
     /// Whether a command sent now would probably be answered much too late. Ask after the node's
     /// replies were read.
     pub(crate) fn is_far_behind(&self, now: Moment) -> bool {
-        let Pipeline { in_flight, late, timeout, .. } = self;
-        if *late == 0 {
+        let Pipeline { in_flight, timed_out, timeout, .. } = self;
+        if *timed_out == 0 {
             return false;
         }
-        let late_for_max = LATE_FOR_MAX.max(timeout.saturating_mul(2));
-        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
-        *late >= LATE_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
+        let timed_out_for_max = TIMED_OUT_FOR_MAX.max(timeout.saturating_mul(2));
+        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= timed_out_for_max;
+        *timed_out >= TIMED_OUT_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
     }
 
     /// Until [`reading_in_time`](|node| node.pipeline.reading_in_time()), the age of a reply is no
@@ -320,14 +320,14 @@ impl Node {
     }
 
     /// The next request whose reply is past its timeout at `now`; counts it as late.
-    pub(crate) fn next_late(&mut self, now: Moment) -> Option<Request> {
+    pub(crate) fn next_timed_out(&mut self, now: Moment) -> Option<Request> {
         let (State::Ready | State::Limited) = self.state() else {
             return None;
         };
-        let Pipeline { in_flight, late, timeout_nanos, .. } = &mut self.pipeline;
-        let next = in_flight.get(*late)?;
+        let Pipeline { in_flight, timed_out, timeout_nanos, .. } = &mut self.pipeline;
+        let next = in_flight.get(*timed_out)?;
         (now >= next.sent_at.after_nanos(*timeout_nanos)).then(|| {
-            *late += 1;
+            *timed_out += 1;
             self.errors.timeouts += 1;
             next.request
         })
