@@ -164,7 +164,7 @@ impl Inspection {
         };
         let tokens = || self.nodes.iter().filter_map(with_value);
         let times = |token: &LockToken| tokens().filter(|other| other == token).count();
-        tokens().max_by_key(times).unwrap_or(LockToken::NOBODY)
+        tokens().max_by_key(times).unwrap_or(LockToken::NONE)
     }
 
     /// The time until a quorum of nodes has no key, unless a holder renews or releases it first;
@@ -311,6 +311,6 @@ mod tests {
         assert_eq!(said(&[mine, theirs, theirs]).token_beside(b"mine"), token(1));
         assert_eq!(said(&[("mine", token(3)), mine, mine]).token_beside(b"mine"), token(1));
         assert_eq!(said(&[mine, mine, ("mine", token(3))]).token_beside(b"mine"), token(1));
-        assert_eq!(said(&[theirs; 3]).token_beside(b"mine"), LockToken::NOBODY);
+        assert_eq!(said(&[theirs; 3]).token_beside(b"mine"), LockToken::NONE);
     }
 }

@@ -36,7 +36,7 @@ pub struct LockToken([u8; TOKEN_BYTES]);
 
 impl LockToken {
     /// That of no attempt.
-    pub(crate) const NOBODY: LockToken = LockToken([b'0'; TOKEN_BYTES]);
+    pub(crate) const NONE: LockToken = LockToken([b'0'; TOKEN_BYTES]);
 
     /// A token as a server has it; `None` if it is none.
     pub(crate) fn from_text(text: &[u8; TOKEN_BYTES]) -> Option<LockToken> {

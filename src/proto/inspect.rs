@@ -31,7 +31,7 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let key = self.config.key_of(resource);
         // The command has neither token nor TTL.
-        let (token, ttl) = (LockToken::NOBODY, Ttl::LONGEST);
+        let (token, ttl) = (LockToken::NONE, Ttl::LONGEST);
         let round = self.rounds.start(now, RoundKind::Inspect, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Nothing else limits the wait for a node whose socket accepts no more.

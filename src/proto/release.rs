@@ -279,8 +279,7 @@ mod tests {
     #[test]
     fn release_without_a_token_is_not_owed() {
         let (mut engine, now, (key, ttl)) = (engine(), Moment::from_nanos(1_000), own());
-        for (token, has_debt) in
-            [(LockToken::NOBODY, false), (LockToken::from_random([1; 20]), true)]
+        for (token, has_debt) in [(LockToken::NONE, false), (LockToken::from_random([1; 20]), true)]
         {
             let claim = Claim { key: Key::new(key.clone(), b""), token, ttl };
             let left = (&claim, None, Left::Release);
@@ -295,7 +294,7 @@ mod tests {
         let (mut engine, now, (own, ttl)) = (engine(), Moment::from_nanos(1_000), own());
         let other = Resource::new("other").unwrap();
         let inspection = engine.inspect(now, other).unwrap();
-        let lease = Lease::elsewhere(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
+        let lease = Lease::elsewhere(own, LockToken::NONE, ttl, Moment::from_nanos(0));
         let release = engine.release(now, lease, ReleaseHow::ToTheEnd);
         engine.handle_node(now, 0, NodeEvent::Disconnected(NodeOutcome::NotConnected));
         let is_unavailable = |error: &LockError| error.kind() == LockErrorKind::Unavailable;

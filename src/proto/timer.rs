@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_come_in_order_without_those_that_nobody_needs() {
+    fn moments_come_in_order_without_those_of_no_use() {
         let mut timers = Timers::default();
         for slot in [3, 1, 2] {
             timers.set(Moment::from_nanos(slot.into()), id(slot));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_nobody_needs_do_not_pile_up() {
+    fn entries_of_no_use_do_not_pile_up() {
         let mut timers = Timers::default();
         for slot in 0..10_000 {
             timers.set(Moment::from_nanos(u64::MAX - u64::from(slot)), id(slot));
@@ -116,7 +116,7 @@ mod tests {
 
     /// Twice as many entries as are live, and a few: a stricter limit costs more compactions.
     #[test]
-    fn entries_that_nobody_needs_are_looked_for_once_they_outnumber_the_others() {
+    fn entries_of_no_use_are_removed_once_they_outnumber_the_others() {
         let far = Moment::from_nanos(u64::MAX);
         let is_live = |at: Moment, _| at != far;
         let most_stale = |timers: &mut Timers, live: usize| {

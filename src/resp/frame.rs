@@ -114,7 +114,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
 fn owned(text: &[u8]) -> Result<Reply, ProtocolError> {
     let (token, value) = text.split_first_chunk().ok_or(ProtocolError::Malformed)?;
     // What no client of ours has written belongs to none of them.
-    let token = LockToken::from_text(token).unwrap_or(LockToken::NOBODY);
+    let token = LockToken::from_text(token).unwrap_or(LockToken::NONE);
     Ok(Reply::Owned(Box::new(Owned { token, value: value.into() })))
 }
 

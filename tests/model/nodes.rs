@@ -1,7 +1,7 @@
 //! What nodes do, and what befalls them.
 
 use crate::protocol::{Clocks, Command, Connection, Mistake, Order, Reconnect, Redlock, Restart};
-use crate::state::{Extend, NOBODY, Node, Pending, Phase, Set, State};
+use crate::state::{Extend, NO_OWNER, Node, Pending, Phase, Set, State};
 
 impl Redlock {
     pub fn execute(
@@ -29,7 +29,7 @@ impl Redlock {
         connection: Connection,
         phase: Phase,
     ) {
-        let is_free = node.owner == NOBODY;
+        let is_free = node.owner == NO_OWNER;
         if is_free {
             node.take_key(self.token(a), now + self.ttl[a]);
         }
@@ -56,7 +56,7 @@ impl Redlock {
 
     fn execute_extension(&self, node: &mut Node, a: usize, now: u8, connection: Connection) {
         let is_owner = node.owner == self.token(a);
-        let is_free = node.owner == NOBODY || self.makes(Mistake::HealingOverAnother);
+        let is_free = node.owner == NO_OWNER || self.makes(Mistake::HealingOverAnother);
         let is_there = is_owner || (self.heals && is_free);
         if is_there {
             let shortens = self.makes(Mistake::ShorteningExtension);

@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::state::{ATTEMPTS, Extend, Link, NOBODY, NODES, Node, Pending, Phase, Set, State};
+use crate::state::{ATTEMPTS, Extend, Link, NO_OWNER, NODES, Node, Pending, Phase, Set, State};
 
 /// At most one attempt is valid.
 pub const EXCLUSION: &str = "mutual exclusion";
@@ -213,7 +213,7 @@ impl Model for Redlock {
             }
         }
         // Without a key, a node has nothing to forget.
-        for node in (0..NODES).filter(|node| state.nodes[*node].owner != NOBODY) {
+        for node in (0..NODES).filter(|node| state.nodes[*node].owner != NO_OWNER) {
             if state.crashes < self.crashes {
                 actions.push(Action::Crash(node));
             }
@@ -406,7 +406,7 @@ impl Redlock {
     }
 
     fn has_ghost(&self, state: &State) -> bool {
-        state.nodes.iter().filter(|node| node.owner != NOBODY).any(|node| {
+        state.nodes.iter().filter(|node| node.owner != NO_OWNER).any(|node| {
             let mut owners = (0..self.attempts).filter(|a| self.token(*a) == node.owner);
             owners.all(|a| state.is_quiet(a))
         })

@@ -6,7 +6,7 @@ pub const NODES: usize = 3;
 pub const ATTEMPTS: usize = 3;
 
 /// The owner of no key.
-pub const NOBODY: u8 = u8::MAX;
+pub const NO_OWNER: u8 = u8::MAX;
 /// A deadline that is not fixed yet.
 pub const UNKNOWN: u8 = u8::MAX;
 
@@ -182,7 +182,7 @@ impl Attempt {
 
 impl Node {
     const EMPTY: Node = Node {
-        owner: NOBODY,
+        owner: NO_OWNER,
         expiry: 0,
         restarted: 0,
         stepped: 0,
@@ -194,7 +194,7 @@ impl Node {
     }
 
     pub fn drop_key(&mut self) {
-        (self.owner, self.expiry) = (NOBODY, 0);
+        (self.owner, self.expiry) = (NO_OWNER, 0);
     }
 }
 

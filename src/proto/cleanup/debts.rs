@@ -460,7 +460,7 @@ impl Debts {
                 "a release is repeated for no connection",
             ),
             (
-                self.by_token.contains_key(&LockToken::NOBODY),
+                self.by_token.contains_key(&LockToken::NONE),
                 "the release of a lock without a token is owed",
             ),
             (self.ending.len() + self.refused.len() > KILLS_MAX, "too many connections are ended"),

@@ -125,7 +125,7 @@ impl Cleanup {
         token: LockToken,
         debt: Debt,
     ) {
-        if token == LockToken::NOBODY {
+        if token == LockToken::NONE {
             // Another make's lock with a caller's value: the next one has nothing else (K13).
             return;
         }

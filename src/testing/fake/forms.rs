@@ -280,14 +280,14 @@ impl Keys {
         let end = self.live(now, key).map(|entry| entry.expires);
         let (seen, ends) = match self.live(now, beside) {
             Some(Entry { value: Held::Companion(token), expires })
-                if token.len() == LockToken::NOBODY.as_bytes().len() =>
+                if token.len() == LockToken::NONE.as_bytes().len() =>
             {
                 (Some(token.clone()), Some(*expires))
             }
             _ => (None, None),
         };
         let token = seen.clone().filter(|_| end == ends);
-        let token = token.unwrap_or_else(|| LockToken::NOBODY.as_bytes().to_vec());
+        let token = token.unwrap_or_else(|| LockToken::NONE.as_bytes().to_vec());
         Ok(Own { held, end: end.flatten(), seen, token, has_companion })
     }
 

@@ -1,7 +1,7 @@
 //! What makes no difference any more is forgotten, so that fewer states are different.
 
 use super::protocol::{Fencing, Mistake};
-use super::state::{ATTEMPTS, Attempt, Grant, Link, NOBODY, Node, Phase, Raise, State};
+use super::state::{ATTEMPTS, Attempt, Grant, Link, NO_OWNER, Node, Phase, Raise, State};
 
 impl<const N: usize> Fencing<N> {
     pub fn canonical(&self, mut state: State<N>) -> State<N> {
@@ -97,7 +97,7 @@ impl<const N: usize> Fencing<N> {
         };
         let is_needed = is_owned || link.raise == Raise::Sent;
         if node.is_owned_by(a) && !is_needed {
-            node.owner = NOBODY;
+            node.owner = NO_OWNER;
         }
     }
 }

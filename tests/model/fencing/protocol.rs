@@ -3,7 +3,7 @@
 
 use stateright::{Model, Property};
 
-use super::state::{Grant, Mark, NOBODY, Node, Phase, Raise, State};
+use super::state::{Grant, Mark, NO_OWNER, Node, Phase, Raise, State};
 
 /// P1: no two locks have the same number.
 pub const UNIQUE: &str = "P1: unique numbers";
@@ -232,7 +232,7 @@ impl<const N: usize> Model for Fencing<N> {
             Action::Take(n, a) => self.take(&mut state, n, a),
             Action::Raise(n, a) => self.raise(&mut state, n, a),
             Action::Acknowledge(n, a) => self.acknowledge(&mut state, n, a),
-            Action::Vanish(n) => state.nodes[n].owner = NOBODY,
+            Action::Vanish(n) => state.nodes[n].owner = NO_OWNER,
             Action::Heal(n, a) => state.nodes[n].owner = a as u8,
             Action::Neighbour(n) => {
                 state.neighbours -= 1;
@@ -297,7 +297,7 @@ fn saw<const N: usize>(state: &State<N>, mark: Mark) -> bool {
 impl<const N: usize> Fencing<N> {
     fn node_actions(&self, state: &State<N>, n: usize, actions: &mut Vec<Action>) {
         let node = &state.nodes[n];
-        if node.owner != NOBODY {
+        if node.owner != NO_OWNER {
             actions.push(Action::Vanish(n));
         }
         if state.neighbours > 0 {
@@ -315,7 +315,7 @@ impl<const N: usize> Fencing<N> {
     fn link_actions(&self, state: &State<N>, n: usize, a: usize, actions: &mut Vec<Action>) {
         let (node, attempt) = (&state.nodes[n], &state.attempts[a]);
         let link = &node.links[a];
-        let is_free = node.owner == NOBODY;
+        let is_free = node.owner == NO_OWNER;
         let again = self.makes(Mistake::SentAgain) && attempt.is_under_way();
         if is_free && (link.grant == Grant::Sent || (again && link.grant != Grant::Unsent)) {
             match self.numbers {

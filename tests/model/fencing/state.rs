@@ -3,7 +3,7 @@
 /// The most attempts; a model may use fewer.
 pub const ATTEMPTS: usize = 3;
 /// The owner of no key.
-pub const NOBODY: u8 = u8::MAX;
+pub const NO_OWNER: u8 = u8::MAX;
 
 /// Nodes are sorted: which is which makes no difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,7 +174,7 @@ impl Attempt {
 impl<const A: usize> Node<A> {
     pub const fn new(counter: u8, is_ahead: bool) -> Node<A> {
         Node {
-            owner: NOBODY,
+            owner: NO_OWNER,
             counter,
             is_ahead,
             quarantine: 0,

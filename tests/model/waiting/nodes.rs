@@ -1,7 +1,7 @@
 //! What nodes do: the commands, and the scripts of `src/scripts` as they are.
 
 use super::protocol::{Crowd, Mistake};
-use super::state::{NOBODY, Phase, Placed, Reply, Request, STRANGER, State, Watch, number};
+use super::state::{NO_OWNER, Phase, Placed, Reply, Request, STRANGER, State, Watch, number};
 
 impl Crowd {
     pub fn execute(&self, state: &mut State, n: usize, c: usize) {
@@ -10,7 +10,7 @@ impl Crowd {
         link.requests.remove_first();
         match request {
             Request::Set | Request::StaleSet => {
-                let is_free = state.owners[n] == NOBODY;
+                let is_free = state.owners[n] == NO_OWNER;
                 if is_free {
                     self.set_owner(state, n, number(c));
                 }
@@ -27,7 +27,7 @@ impl Crowd {
                 }
             }
             Request::Watch => {
-                let is_absent = state.owners[n] == NOBODY && !self.makes(Mistake::PttlUnread);
+                let is_absent = state.owners[n] == NO_OWNER && !self.makes(Mistake::PttlUnread);
                 let link = &mut state.clients[c].links[n];
                 link.is_tracked = true;
                 link.replies.answer(if is_absent { Reply::Absent } else { Reply::Present });
@@ -40,7 +40,7 @@ impl Crowd {
 
     fn delete(&self, state: &mut State, n: usize, c: usize) {
         if state.owners[n] == number(c) {
-            self.set_owner(state, n, NOBODY);
+            self.set_owner(state, n, NO_OWNER);
         }
     }
 
@@ -51,7 +51,7 @@ impl Crowd {
             state.queues[n][position] = number(c);
             position
         });
-        let is_absent = state.owners[n] == NOBODY && !self.makes(Mistake::KeyUnreadInQueue);
+        let is_absent = state.owners[n] == NO_OWNER && !self.makes(Mistake::KeyUnreadInQueue);
         Placed { position: position as u8, is_absent }
     }
 
@@ -85,7 +85,7 @@ impl Crowd {
             return;
         }
         if let Some(position @ 0..=1) = position {
-            let is_free = state.owners[n] == NOBODY;
+            let is_free = state.owners[n] == NO_OWNER;
             self.tell(state, n, position, if is_free { Reply::Go } else { Reply::Passed });
         }
     }

@@ -3,7 +3,7 @@
 use stateright::Model;
 
 use super::state::{
-    CLIENTS, Client, NOBODY, Phase, Reply, Request, STRANGER, State, Timer, Vote, number,
+    CLIENTS, Client, NO_OWNER, Phase, Reply, Request, STRANGER, State, Timer, Vote, number,
 };
 
 pub const NODES: usize = 3;
@@ -140,7 +140,7 @@ impl Model for Crowd {
             if self.may_expire(state, n) {
                 actions.push(Action::Expire(n));
             }
-            if state.owners[n] == NOBODY && state.strangers < self.strangers {
+            if state.owners[n] == NO_OWNER && state.strangers < self.strangers {
                 actions.push(Action::Stranger(n));
             }
         }
@@ -164,7 +164,7 @@ impl Model for Crowd {
                 state.clients[c].links[n].is_tracked = false;
             }
             Action::Close(n, c) => self.close(&mut state, n, c),
-            Action::Expire(n) => self.set_owner(&mut state, n, NOBODY),
+            Action::Expire(n) => self.set_owner(&mut state, n, NO_OWNER),
             Action::Stranger(n) => {
                 state.strangers += 1;
                 self.set_owner(&mut state, n, STRANGER);

@@ -4,7 +4,7 @@ use super::protocol::NODES;
 
 pub const CLIENTS: usize = 4;
 /// The owner of a key that is not there.
-pub const NOBODY: u8 = 0;
+pub const NO_OWNER: u8 = 0;
 /// The owner of a key that no client of the model has set.
 pub const STRANGER: u8 = CLIENTS as u8 + 1;
 /// The place of a client that is not in the queue.
@@ -341,7 +341,7 @@ impl Client {
 impl State {
     pub const EMPTY: State = State {
         clients: [Client::ended(Phase::Done); CLIENTS],
-        owners: [NOBODY; NODES],
+        owners: [NO_OWNER; NODES],
         queues: [[0; CLIENTS]; NODES],
         faults: 0,
         strangers: 0,
