@@ -27,7 +27,7 @@ use desk::Desk;
 use entry::QueueEntries;
 use local_queue::Queues;
 pub(super) use local_queue::{Departure, WaitingOp};
-use visit::Visits;
+use visit::QueueVisits;
 
 use super::command::Notify;
 use super::nodes::Nodes;
@@ -76,7 +76,7 @@ pub(crate) enum WaitOrder {
     /// The same, if it would sleep for longer.
     WakeBy(OpId, Moment),
     Send(usize, WaitCommand),
-    /// Call [`Visits::lose_queue_node`]: one cannot wait at this node.
+    /// Call [`QueueVisits::lose_queue_node`]: one cannot wait at this node.
     LeaveNode(usize),
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct LocalQueues {
 /// All that waits, and what the masters' queues have of it.
 pub(crate) struct WaitQueues {
     pub(super) local: LocalQueues,
-    pub(super) visits: Visits,
+    pub(super) visits: QueueVisits,
 }
 
 #[cfg(feature = "testing")]
@@ -147,7 +147,7 @@ impl WaitQueues {
         let (desk, queues, entries) =
             (Desk::new(config), Queues::new(seed), QueueEntries::default());
         let local = LocalQueues { desk, queues, entries };
-        WaitQueues { local, visits: Visits::default() }
+        WaitQueues { local, visits: QueueVisits::default() }
     }
 
     /// A round of the acquisition has failed, and another may follow: it waits from now on.

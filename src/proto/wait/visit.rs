@@ -43,7 +43,7 @@ const SHORT_DELAYS: u32 = 2;
 const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
-struct Visit {
+struct QueueVisit {
     key: Key,
     /// The acquisitions that wait for it, and which of them may share the lock.
     members: Vec<(OpId, AskPolicy)>,
@@ -117,8 +117,8 @@ enum AfterRefusal {
 
 /// The visits, by a number that is none of an entry.
 #[derive(Default)]
-pub(crate) struct Visits {
-    open: BTreeMap<u32, Visit>,
+pub(crate) struct QueueVisits {
+    open: BTreeMap<u32, QueueVisit>,
     /// The acquisitions of other kinds that wait now.
     waiting: BTreeMap<OpId, Waiting>,
     grants: GrantsByName,
@@ -128,7 +128,7 @@ pub(crate) struct Visits {
     next_look: Option<(OpId, Look)>,
 }
 
-impl Visits {
+impl QueueVisits {
     /// Whether there are neither visits nor series.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
@@ -160,7 +160,7 @@ impl Visits {
     }
 
     fn visit_of(&self, id: OpId) -> Option<u32> {
-        let is_member = |visit: &Visit| visit.members.iter().any(|(other, _)| *other == id);
+        let is_member = |visit: &QueueVisit| visit.members.iter().any(|(other, _)| *other == id);
         self.open.iter().find(|(_, visit)| is_member(visit)).map(|(number, _)| *number)
     }
 
@@ -171,7 +171,7 @@ impl Visits {
         if !self.open.contains_key(&number) && self.open.len() >= VISITS_MAX {
             return false;
         }
-        let visit = self.open.entry(number).or_insert_with(|| Visit {
+        let visit = self.open.entry(number).or_insert_with(|| QueueVisit {
             key: key.clone(),
             members: Vec::new(),
             queue_node: None,
@@ -281,7 +281,7 @@ impl Visits {
     #[inline(never)]
     fn give_up(&mut self, now: Moment, token: LockToken) -> Option<u32> {
         self.grants.note_given_up(now, token);
-        let is_held = |visit: &Visit| visit.held.is_some_and(|(held, _)| held == token);
+        let is_held = |visit: &QueueVisit| visit.held.is_some_and(|(held, _)| held == token);
         let (number, visit) = self.open.iter_mut().find(|(_, visit)| is_held(visit))?;
         visit.held = None;
         Some(*number)
@@ -396,14 +396,14 @@ impl Visits {
 
     /// Those whose queue node is this node, and which it does not list yet.
     fn to_open(&self, node: usize) -> Vec<u32> {
-        let is_due = |visit: &Visit| {
+        let is_due = |visit: &QueueVisit| {
             visit.queue_node == Some(node) && !visit.is_listed && !visit.members.is_empty()
         };
         self.open.iter().filter(|(_, visit)| is_due(visit)).map(|(number, _)| *number).collect()
     }
 }
 
-impl Visit {
+impl QueueVisit {
     fn is_needed(&self, now: Moment) -> bool {
         let is_held = self.held.is_some_and(|(_, until)| now < until);
         !self.members.is_empty() || is_held || self.is_contended(now)
@@ -597,7 +597,7 @@ impl WaitQueues {
                     }
                 }
                 self.visits.look_on(number, look);
-                self.start_visitor(who);
+                self.start_visiting(who);
             }
         } else if position == 0 && expiry == Expiry::Absent {
             // Others may stand elsewhere, and were told.
@@ -666,12 +666,12 @@ impl WaitQueues {
     pub(super) fn try_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         for id in self.visits.to_try(number) {
             if let Some(who) = self.visits.waiter(cx.now, id) {
-                self.start_visitor(who);
+                self.start_visiting(who);
             }
         }
     }
 
-    fn start_visitor(&mut self, who: WaitingOp) {
+    fn start_visiting(&mut self, who: WaitingOp) {
         self.visits.note_awake(who.id);
         self.local.desk.orders.push_back(WaitOrder::Start(who.id));
     }
