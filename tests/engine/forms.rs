@@ -483,7 +483,7 @@ fn held_resource_is_in_the_error_of_everyone_who_waited() {
 /// K9: those of one engine that wait for the same set stand in a local queue, as for a plain lock;
 /// the order of the names does not matter.
 #[test]
-fn next_in_line_for_a_set_asks_behind_the_release() {
+fn next_in_the_local_queue_for_a_set_asks_behind_the_release() {
     for (resource, release, take) in
         [(set(), "free a b", "take a b"), (alone(), "RELEASE r", "take r r:intent sign 500")]
     {
@@ -576,7 +576,7 @@ fn slow_to_ask() -> Scenario {
 
 /// K9: it is told when a plain lock is released, and tells the next when it releases its own.
 #[test]
-fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
+fn k9_who_is_notified_takes_the_lock_and_passes_it_on() {
     for (resource, is_kept) in [(alone(), true), (own(), true), (share(), false)] {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, resource.clone());
@@ -606,7 +606,7 @@ fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
 
 /// K9: who is notified in vain leaves the lock to those behind it, and so does one that gives up.
 #[test]
-fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
+fn k9_who_is_notified_in_vain_or_gives_up_leaves_its_position() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
     let leaves = Acted::Wait(queue_node, Waits::StepOut(Step::Out));
@@ -716,7 +716,7 @@ fn k9_set_waits_for_the_lock_that_was_named() {
 /// K9: a local queue of plain locks of the same client lets another kind in after as many turns as
 /// the local queue is long.
 #[test]
-fn k9_line_of_the_same_client_lets_others_in() {
+fn k9_local_queue_of_the_same_client_lets_others_in() {
     for resource in [alone(), own(), share()] {
         let mut scenario = queueing();
         wait(&mut scenario, plain("r"), 100 * SECOND);
@@ -748,7 +748,7 @@ fn k9_line_of_the_same_client_lets_others_in() {
 /// K9: if the turn of that line is over, the other kind has its position, and the next client is
 /// told when that lock is released. The local queue queues up behind it.
 #[test]
-fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
+fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     let mut scenario = queueing();
     wait(&mut scenario, plain("r"), 100 * SECOND);
     scenario.drain();
@@ -954,7 +954,7 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
 
 /// K9: one that is far back asks no sooner than those before it may have had their turn.
 #[test]
-fn k9_place_that_is_far_back_puts_the_first_question_off() {
+fn k9_position_that_is_far_back_puts_the_first_question_off() {
     let at = |position: i64| Reply::Integer((position << 40) + 10_002);
     for (position, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
         let mut scenario = queueing();
@@ -970,7 +970,7 @@ fn k9_place_that_is_far_back_puts_the_first_question_off() {
 
 /// K9: one that has asked already is held up by no position.
 #[test]
-fn k9_place_that_is_far_back_puts_no_later_question_off() {
+fn k9_position_that_is_far_back_puts_no_later_question_off() {
     let asks_after = |position: i64| {
         let mut scenario = queueing();
         wait(&mut scenario, alone(), 100 * SECOND);
@@ -1154,7 +1154,7 @@ fn k9_sets_join_the_queues_of_their_keys_in_turn() {
 
 /// K9: a look at another node does not lead its next place there.
 #[test]
-fn k9_place_after_a_look_is_at_the_first_candidate() {
+fn k9_position_after_a_look_is_at_the_first_candidate() {
     let mut scenario = queueing();
     let (_, home) = row(&mut scenario, &alone());
     scenario.reply(home, NO);
@@ -1190,7 +1190,7 @@ fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
 
 /// K9: a look ends when its acquisition asks: a late answer is about the position alone.
 #[test]
-fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
+fn k9_refused_set_keeps_its_position_when_its_look_is_answered_late() {
     let mut scenario = queueing();
     let (_, queue_node) = row(&mut scenario, &set());
     let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
@@ -1205,7 +1205,7 @@ fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
 
 /// K9: the same, of a set that waits for another key now: another acquisition keeps the position.
 #[test]
-fn k9_late_answer_to_a_look_takes_no_place_from_another() {
+fn k9_late_answer_to_a_look_takes_no_position_from_another() {
     let mut scenario = slow_to_ask();
     let (_, queue_node) = row(&mut scenario, &set());
     let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
@@ -1384,7 +1384,7 @@ fn k9_who_stands_alone_returns_between_two_other_nodes() {
 
 /// K9: where there is no other node, it keeps its position before those who have come later.
 #[test]
-fn k9_who_can_stand_nowhere_else_keeps_its_place() {
+fn k9_who_can_stand_nowhere_else_keeps_its_position() {
     let mut scenario =
         Scenario::with(1, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
     scenario = scenario.all_ready();
@@ -1421,7 +1421,7 @@ fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
 
 /// K9: a position at a node that was too slow is left as soon as that node says something of it.
 #[test]
-fn k9_place_at_a_slow_node_is_left_when_it_is_notified_there() {
+fn k9_position_at_a_slow_node_is_left_when_it_is_notified_there() {
     for letter in ["ar", "gr", "pr"] {
         let mut scenario = queueing();
         let home = standing(&mut scenario, alone());
@@ -1469,7 +1469,7 @@ fn k9_who_hears_of_others_stays_in_their_queue() {
 
 /// K9: a node that gives no position is asked again after all others, not before.
 #[test]
-fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
+fn k9_node_that_gives_no_position_is_asked_again_after_all_others() {
     let mut scenario = queueing();
     let home = standing(&mut scenario, alone());
     let wrong = || server_error(ServerErrorKind::WrongType);
@@ -2257,7 +2257,7 @@ fn lost_command_of_a_lock_that_was_downgraded_is_owed_as_a_share() {
 /// W1: from the downgrade on, those of the same client that wait for the lock alone ask the masters
 /// themselves: its release is that of a share, and nobody tells them.
 #[test]
-fn downgrade_lets_the_next_in_line_ask_for_itself() {
+fn downgrade_lets_the_next_in_the_local_queue_ask_for_itself() {
     for (resource, take) in [(plain("r"), "SET r"), (alone(), "take r r:intent sign 500")] {
         let mut scenario = Scenario::ready(3);
         wait(&mut scenario, resource.clone(), 60 * SECOND);
@@ -2548,7 +2548,7 @@ fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
 
 /// K9: the one that has the lock keeps the position until its release, whatever the others do.
 #[test]
-fn k9_place_is_kept_until_the_release_although_another_gives_up() {
+fn k9_position_is_kept_until_the_release_although_another_gives_up() {
     for is_told in [false, true] {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, alone());
@@ -2600,7 +2600,7 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
 
 /// K9: who was let in before a local queue, and was refused, has its next turn after as many more.
 #[test]
-fn k9_line_of_the_same_client_lets_others_in_again_after_as_many_turns() {
+fn k9_local_queue_of_the_same_client_lets_others_in_again_after_as_many_turns() {
     let mut scenario = queueing();
     wait(&mut scenario, plain("r"), 100 * SECOND);
     scenario.drain();
@@ -2692,7 +2692,7 @@ fn turns_before_others(line: usize, others: &[Resource]) -> usize {
 
 /// K9: the turns of a local queue are shared by those that wait, and are 16 at most.
 #[test]
-fn k9_line_lets_each_in_after_its_share_of_turns() {
+fn k9_local_queue_lets_each_in_after_its_share_of_turns() {
     assert_eq!(turns_before_others(4, &[alone()]), 4);
     assert_eq!(turns_before_others(4, &[alone(), own()]), 2);
     assert_eq!(turns_before_others(5, &[alone(), own()]), 3);
@@ -2701,7 +2701,7 @@ fn k9_line_lets_each_in_after_its_share_of_turns() {
 
 /// K9: an engine with a local queue of plain locks in the queue has no second place there.
 #[test]
-fn k9_other_kind_takes_no_place_beside_a_line() {
+fn k9_other_kind_takes_no_position_beside_a_local_queue() {
     let mut scenario = queueing();
     wait(&mut scenario, plain("r"), 100 * SECOND);
     scenario.drain();
@@ -2718,7 +2718,7 @@ fn k9_other_kind_takes_no_place_beside_a_line() {
 
 /// K9: a local queue that nobody waits in leaves the queue node to the visit that is let in.
 #[test]
-fn k9_line_that_has_ended_leaves_its_place_when_another_kind_is_let_in() {
+fn k9_local_queue_that_has_ended_leaves_its_position_when_another_kind_is_let_in() {
     let mut scenario = queueing();
     wait(&mut scenario, plain("r"), 100 * SECOND);
     let second = wait(&mut scenario, plain("r"), 100 * SECOND);
@@ -2768,7 +2768,7 @@ fn k9_members_ask_in_turn() {
 
 /// K9: a position that is kept for a lock is left with its release, although others wait meanwhile.
 #[test]
-fn k9_place_that_is_kept_is_not_forgotten_for_others() {
+fn k9_position_that_is_kept_is_not_forgotten_for_others() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, alone());
     scenario.notify(queue_node, "gr");
@@ -2820,7 +2820,7 @@ fn k9_rounds_before_others_came_do_not_count_against_its_queue_node() {
 
 /// K9: a slot waits where the first one was refused: any will do.
 #[test]
-fn k9_slot_keeps_its_place_whichever_is_refused_next() {
+fn k9_slot_keeps_its_position_whichever_is_refused_next() {
     let mut scenario = queueing();
     let queue_node = standing(&mut scenario, slots(3));
     while !scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))) {
@@ -2859,7 +2859,7 @@ fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
 
 /// K9: an engine has 64 such places at most, and 128 that wait at one; the others ask after delays.
 #[test]
-fn k9_places_and_members_are_limited() {
+fn k9_positions_and_members_are_limited() {
     let mut scenario = queueing();
     let mut places = 0;
     for number in 0..70 {

@@ -14,7 +14,7 @@ mod heal;
 mod inspect;
 mod keep;
 mod leases;
-mod lines;
+mod local_queues;
 mod questions;
 mod schedules;
 mod sighting;

@@ -483,7 +483,7 @@ fn w5_third_looks_at_a_free_lock_only_after_several_overtake_delays() {
 }
 
 #[test]
-fn w6_told_to_go_it_takes_the_lock_at_once() {
+fn w6_notified_it_takes_the_lock_at_once() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
     assert_eq!(s.drain(), []);
@@ -496,7 +496,7 @@ fn w6_told_to_go_it_takes_the_lock_at_once() {
 
 /// R9: a process that was paused reads what it was told before it sees that its wait is over.
 #[test]
-fn w6_told_to_go_after_its_patience_it_starts_no_round() {
+fn w6_notified_after_its_patience_it_starts_no_round() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
     let rounds = s.engine.stats().rounds;
@@ -565,7 +565,7 @@ fn w6_told_to_be_out_it_queues_up_anew() {
 }
 
 #[test]
-fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
+fn w6_notification_of_one_that_does_not_wait_is_passed_on() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
     for word in ["gother", "pother", "nother", "aother"] {
@@ -595,7 +595,7 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
 
 /// It has left that place, or holds the lock.
 #[test]
-fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
+fn w6_notifications_about_a_position_where_it_does_not_wait_are_ignored() {
     let words = ["aresource", "presource", "nresource", "oresource"];
     let mut s = queueing();
     let queue_node = standing(&mut s, 5, HELD);
@@ -657,7 +657,7 @@ fn held_through_queue(s: &mut Scenario) -> (usize, Lease) {
 
 /// W7.
 #[test]
-fn w7_lock_is_handed_on_at_the_queue_node_after_the_other_nodes() {
+fn w7_lock_is_released_at_the_queue_node_after_the_other_nodes() {
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
@@ -677,7 +677,7 @@ fn w7_lock_is_handed_on_at_the_queue_node_after_the_other_nodes() {
 }
 
 #[test]
-fn w7_queue_node_that_does_not_hand_on_gets_the_usual_release_at_once() {
+fn w7_queue_node_that_refuses_the_script_gets_the_usual_release_at_once() {
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
@@ -735,7 +735,7 @@ fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_queue_node() {
 
 /// Where a local queue of its own alone is not told who waits, it does not ask for a second.
 #[test]
-fn w13_line_does_not_count_where_it_cannot() {
+fn w13_local_queue_does_not_count_where_it_cannot() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
@@ -791,7 +791,7 @@ fn again_before_others(s: &mut Scenario) -> usize {
 }
 
 #[test]
-fn w7_after_a_hand_on_it_stands_behind_the_others() {
+fn w7_after_a_release_it_stands_behind_the_others() {
     let mut s = queueing();
     let queue_node = again_before_others(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "others wait there");
@@ -799,7 +799,7 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
 
 /// It would otherwise always come before those that are notified.
 #[test]
-fn w7_without_a_place_it_lets_others_come_first() {
+fn w7_without_a_position_it_lets_others_come_first() {
     let mut s = queueing();
     again_before_others(&mut s);
     let mut acted = s.drain();
@@ -874,7 +874,7 @@ fn stands_still(s: &mut Scenario, node: usize, still: Still) {
 
 /// Those who wait have left such a queue node.
 #[test]
-fn w7_queue_node_that_stands_still_hands_nothing_on() {
+fn w7_queue_node_that_stands_still_notifies_no_client() {
     for still in [Still::Blocked, Still::Late] {
         let mut s = queueing();
         let (queue_node, lease) = held_through_queue(&mut s);
@@ -924,7 +924,7 @@ fn w14_words_that_are_passed_on_do_not_pile_up() {
 
 /// Until the queue node says how many wait there, some may.
 #[test]
-fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
+fn w7_before_the_release_is_answered_it_stands_behind_the_others() {
     let mut s = queueing();
     let (queue_node, lease) = held_through_queue(&mut s);
     s.engine.abandon(s.now, lease);
@@ -1309,7 +1309,7 @@ fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
 
 /// Its engine has the lock: an answer that was on its way starts no round of the next.
 #[test]
-fn w11_next_of_a_line_asks_nothing_while_its_engine_has_the_lock() {
+fn w11_next_of_a_local_queue_asks_nothing_while_its_engine_has_the_lock() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
@@ -1671,7 +1671,7 @@ fn w10_far_back_it_looks_later() {
 
 /// W12.
 #[test]
-fn w12_patience_over_it_leaves_its_place() {
+fn w12_patience_over_it_leaves_its_position() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 3, HELD);
     for _ in 0..200 {
@@ -1694,7 +1694,7 @@ fn w12_patience_over_it_leaves_its_place() {
 }
 
 #[test]
-fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
+fn w12_cancelled_it_leaves_its_position_to_the_next_of_its_local_queue() {
     let mut s = queueing();
     let first = patient(&mut s);
     s.drain();
@@ -1728,7 +1728,7 @@ fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
 
 /// Its round is cut off: what it was told is for the next of its local queue, which tries at once.
 #[test]
-fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
+fn w12_next_of_a_local_queue_tries_when_the_round_of_the_first_is_cut_off() {
     for is_cancelled in [false, true] {
         let mut s = queueing();
         let (queue_node, first, second) = short_and_patient(&mut s);
@@ -1752,7 +1752,7 @@ fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
 
 /// The first has ended, or is about to end, and is not gone yet, when its turn comes.
 #[test]
-fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
+fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_local_queue() {
     for is_noticed in [true, false] {
         let mut s = queueing();
         let (queue_node, ..) = short_and_patient(&mut s);
@@ -1788,7 +1788,7 @@ fn w12_lock_that_is_let_go_leaves_the_front() {
 
 /// Other commands are always on the way when a position is left.
 #[test]
-fn w12_places_that_are_left_are_forgotten() {
+fn w12_positions_that_are_left_are_forgotten() {
     let kept = |s: &Scenario| {
         let shown = format!("{:?}", s.engine);
         let (_, places) = shown.split_once("places: ").expect("it is shown");
@@ -1860,14 +1860,14 @@ fn turns(others: i64) -> usize {
 }
 
 #[test]
-fn w13_line_hands_on_after_its_turn_if_others_wait() {
+fn w13_local_queue_notifies_the_next_after_its_turn_if_others_wait() {
     assert_eq!(turns(1), 17);
     assert_eq!(turns(0), 40, "without others its turn has no end");
 }
 
 /// A turn is for those who waited when it began: if they have gone, the others are told.
 #[test]
-fn w13_turn_that_nobody_uses_is_handed_on() {
+fn w13_quota_that_is_not_used_goes_to_the_next_client() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 1, HELD);
     let second = patient(&mut s);
@@ -1925,7 +1925,7 @@ fn w8_change_of_any_key_wakes_the_first_of_each() {
 /// Other clients may see another node as the queue node. A local queue that was alone in its own
 /// queue learns of them when it counts there, and tells them when its turn is over.
 #[test]
-fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
+fn w13_local_queue_that_was_alone_notifies_the_next_where_it_has_counted_others() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
@@ -1971,7 +1971,7 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
 /// A local queue that never met another client learns of those that wait from the count at the
 /// queue node.
 #[test]
-fn w13_line_that_never_queued_counts_who_does() {
+fn w13_local_queue_that_never_queued_counts_who_does() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
@@ -2001,7 +2001,7 @@ fn w13_line_that_never_queued_counts_who_does() {
 
 /// Which nodes are candidates differs from client to client: those that wait may stand anywhere.
 #[test]
-fn w13_each_line_counts_at_every_node_in_turn() {
+fn w13_each_local_queue_counts_at_every_node_in_turn() {
     const MANY: usize = 5;
     let mut s = Scenario::with(MANY, |builder| builder.waiting(Waiting::Queue)).all_ready();
     let until = s.now.after(PATIENCE);
@@ -2037,7 +2037,7 @@ fn w13_each_line_counts_at_every_node_in_turn() {
 
 /// Others may stand where this client cannot. To count them takes less than a position.
 #[test]
-fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
+fn w13_local_queue_counts_where_it_cannot_queue_but_may_run_the_script() {
     for takes_scripts in [true, false] {
         let mut s = queueing();
         let until = s.now.after(PATIENCE);
@@ -2078,7 +2078,7 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
 
 /// One that can wait nowhere counts at each node all the same.
 #[test]
-fn w13_line_that_can_wait_nowhere_counts_at_every_node_in_turn() {
+fn w13_local_queue_that_can_wait_nowhere_counts_at_every_node_in_turn() {
     let mut s = queueing();
     ask_where_none_can_wait(&mut s);
     assert!((0..NODES).all(|node| matches!(ability(&s, node), Ability::Unavailable(_))));
@@ -2323,7 +2323,7 @@ fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
 
 /// What the queue node said that it has left is no position at the next one.
 #[test]
-fn w3_late_place_at_a_slow_queue_node_is_none_at_the_next() {
+fn w3_late_position_at_a_slow_queue_node_is_none_at_the_next() {
     let mut s = queueing();
     let slow = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
@@ -2472,7 +2472,7 @@ fn loses(s: &mut Scenario) {
 
 /// W4: once, and once more if one could wait there meanwhile.
 #[test]
-fn w4_inability_is_told_again_after_an_ability() {
+fn w4_inability_is_reported_again_after_an_ability() {
     let mut s = Scenario::with(1, |builder| builder.waiting(Waiting::Queue)).all_ready();
     patient(&mut s);
     let mut told = Vec::new();

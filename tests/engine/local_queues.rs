@@ -104,7 +104,7 @@ fn lock_that_goes_elsewhere_is_asked_for() {
 
 /// It may have been forgotten.
 #[test]
-fn first_in_line_asks_when_the_validity_is_over() {
+fn first_in_the_local_queue_asks_when_the_validity_is_over() {
     let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
     let left = lease.remaining(scenario.now);
     scenario.pass(left - MS);
@@ -116,7 +116,7 @@ fn first_in_line_asks_when_the_validity_is_over() {
 }
 
 #[test]
-fn first_in_line_waits_longer_for_a_lock_that_was_extended() {
+fn first_in_the_local_queue_waits_longer_for_a_lock_that_was_extended() {
     let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
     let left = lease.remaining(scenario.now);
     scenario.pass(SECOND);
@@ -133,7 +133,7 @@ fn first_in_line_waits_longer_for_a_lock_that_was_extended() {
 }
 
 #[test]
-fn patience_ends_in_the_line_as_anywhere() {
+fn patience_ends_in_the_local_queue_as_anywhere() {
     let (mut scenario, lease, [second, third]) = held([SECOND, 60 * SECOND]);
     scenario.pass(SECOND - MS);
     assert!(!scenario.engine.operations().is_done(second));
@@ -151,7 +151,7 @@ fn patience_ends_in_the_line_as_anywhere() {
 
 /// Somebody else holds it: one asks for all, and tells why when it gives up.
 #[test]
-fn first_in_line_asks_for_all_and_is_followed_by_the_next() {
+fn first_in_the_local_queue_asks_for_all_and_is_followed_by_the_next() {
     let mut scenario = Scenario::ready(3);
     let first = wait(&mut scenario, 20 * MS);
     let second = wait(&mut scenario, SECOND);
@@ -188,7 +188,7 @@ fn who_never_asked_fails_for_the_reason_of_who_did() {
 
 /// Nobody holds it: also those who stood behind one that was just told, or is just asking.
 #[test]
-fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
+fn locks_that_frozen_masters_keep_are_not_reported_as_held() {
     let mut scenario = Scenario::ready(3);
     for pass in [MS, Duration::ZERO, Duration::ZERO] {
         wait(&mut scenario, 2 * NODE_TIMEOUT);
@@ -208,7 +208,7 @@ fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
 
 /// What the nodes have said by then is all that is known.
 #[test]
-fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
+fn patience_that_ends_before_any_round_does_gets_the_reports_so_far() {
     for (said, kind) in [(None, TimedOut), (Some(Reply::Nil), Contended)] {
         let mut scenario = Scenario::ready(3);
         wait(&mut scenario, SECOND);
@@ -225,7 +225,7 @@ fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
 
 /// One after the other, not each from within the one before.
 #[test]
-fn line_ends_without_randomness() {
+fn local_queue_ends_without_randomness() {
     let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
     let mut engine = Engine::new(Arc::new(config), Box::new(Counted::new(1, 0)));
     let now = Moment::from_nanos(1_000_000_000);
@@ -248,7 +248,7 @@ fn line_ends_without_randomness() {
 
 /// It costs them no more that they are many, and the first is followed by who is still there.
 #[test]
-fn many_whose_patience_ends_leave_the_line() {
+fn many_whose_patience_ends_leave_the_local_queue() {
     let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
     let many: Vec<OpId> = (0..10_000).map(|_| wait(&mut scenario, SECOND)).collect();
     let last = wait(&mut scenario, 60 * SECOND);
@@ -273,7 +273,7 @@ fn many_whose_patience_ends_leave_the_line() {
 }
 
 #[test]
-fn cancelled_one_leaves_the_line() {
+fn cancelled_one_leaves_the_local_queue() {
     let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
     assert!(matches!(scenario.engine.cancel(scenario.now, second), Cancelled::Acquisition));
     assert_eq!(scenario.drain(), []);
@@ -290,7 +290,7 @@ fn cancelled_one_leaves_the_line() {
 }
 
 #[test]
-fn single_round_stands_in_no_line() {
+fn single_round_stands_in_no_local_queue() {
     let (mut scenario, lease, _) = held([60 * SECOND; 2]);
     scenario.try_lock();
     assert_eq!(scenario.drain(), [set(2)]);
@@ -302,7 +302,7 @@ fn single_round_stands_in_no_line() {
 
 /// Who holds it did not stand in the local queue; its release is known all the same.
 #[test]
-fn release_of_a_lock_of_a_single_round_starts_the_first_in_line() {
+fn release_of_a_lock_of_a_single_round_starts_the_first_in_the_local_queue() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
     let first = wait(&mut scenario, 60 * SECOND);
@@ -319,7 +319,7 @@ fn release_of_a_lock_of_a_single_round_starts_the_first_in_line() {
 
 /// R2: a quorum that is taken too late is undone, and its owner goes on, still the first.
 #[test]
-fn late_quorum_keeps_its_place() {
+fn late_quorum_keeps_its_position() {
     let mut scenario = Scenario::ready(3);
     let first = wait(&mut scenario, 60 * SECOND);
     let second = wait(&mut scenario, 60 * SECOND);
