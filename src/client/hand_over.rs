@@ -257,15 +257,12 @@ fn write_doubt(doubt: &Doubt) -> String {
     if doubt.is_one_set {
         text.push('s');
     }
-    let (known, unknown): (Vec<_>, Vec<_>) = doubt
-        .connection_ids
-        .known()
-        .iter()
-        .partition(|connection_id| connection_id.process.len() <= PROCESS_BYTES_MAX);
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        doubt.connections.known().iter().partition(|id| id.process.len() <= PROCESS_BYTES_MAX);
     for ConnectionId { process, connection } in known {
         text += &format!("p{}k{connection}", digits(process.as_bytes()));
     }
-    if doubt.connection_ids.has_unknown() || !unknown.is_empty() {
+    if doubt.connections.has_unknown() || !unknown.is_empty() {
         text.push('x');
     }
     text
@@ -291,19 +288,19 @@ fn read_doubt(text: &str) -> Option<Doubt> {
         None => (millis, false),
     };
     let node = node.parse().ok().filter(|node| *node < NODES_MAX)?;
-    let mut connection_ids = ConnectionIds::default();
+    let mut connections = ConnectionIds::default();
     for part in parts {
         let (process, connection) = part.split_once('k')?;
         let process = String::from_utf8(bytes_of(process, "doubts").ok()?).ok()?;
-        connection_ids
+        connections
             .insert(ConnectionId { process: process.into(), connection: connection.parse().ok()? });
     }
     if has_unknown {
-        connection_ids.insert_unknown();
+        connections.insert_unknown();
     }
     let millis = millis.parse().ok().filter(|millis| *millis <= UNCOUNTED_MS_MAX)?;
     let uncounted = Duration::from_millis(millis);
-    Some(Doubt { node, connection_ids, is_one_set, uncounted })
+    Some(Doubt { node, connections, is_one_set, uncounted })
 }
 
 fn read(text: &str) -> Result<Written<'_>, HandOverError> {
@@ -414,17 +411,16 @@ mod tests {
     }
 
     fn doubts() -> Vec<Doubt> {
-        let connection_id =
-            |process: &str, connection| ConnectionId { process: process.into(), connection };
+        let id = |process: &str, connection| ConnectionId { process: process.into(), connection };
         let mut one = ConnectionIds::default();
-        one.insert(connection_id("0a1b", 7));
-        one.insert(connection_id("", -1));
+        one.insert(id("0a1b", 7));
+        one.insert(id("", -1));
         let mut other = ConnectionIds::default();
         other.insert_unknown();
         let uncounted = Duration::from_millis(31_300);
         vec![
-            Doubt { node: 1, connection_ids: one, is_one_set: false, uncounted },
-            Doubt { node: 63, connection_ids: other, is_one_set: true, uncounted: Duration::ZERO },
+            Doubt { node: 1, connections: one, is_one_set: false, uncounted },
+            Doubt { node: 63, connections: other, is_one_set: true, uncounted: Duration::ZERO },
         ]
     }
 
@@ -557,14 +553,14 @@ mod tests {
     /// What does not fit into the text makes the doubt greater.
     #[test]
     fn doubt_is_not_less_where_it_is_read() {
-        let mut connection_ids = ConnectionIds::default();
+        let mut connections = ConnectionIds::default();
         let process = "a".repeat(PROCESS_BYTES_MAX + 1).into();
-        connection_ids.insert(ConnectionId { process, connection: 7 });
+        connections.insert(ConnectionId { process, connection: 7 });
         let uncounted = Duration::from_nanos(1);
-        let doubt = Doubt { node: 2, connection_ids, is_one_set: true, uncounted };
+        let doubt = Doubt { node: 2, connections, is_one_set: true, uncounted };
         let read = read_doubts(&write_doubt(&doubt)).unwrap();
         assert_eq!(read[0].uncounted, Duration::from_millis(1));
-        assert!(read[0].connection_ids.has_unknown() && read[0].connection_ids.known().is_empty());
+        assert!(read[0].connections.has_unknown() && read[0].connections.known().is_empty());
     }
 
     /// With a matching checksum, as a bug of ours or an attacker may produce.
@@ -777,12 +773,8 @@ mod tests {
     fn doubt_that_lasts_for_ever_is_written_so_that_it_can_be_read() {
         // What `quarantine_at` says after the reply `-9223372036854775807`.
         let uncounted = Duration::from_nanos(u64::MAX - Clock.now().as_nanos());
-        let doubt = Doubt {
-            node: 2,
-            connection_ids: ConnectionIds::default(),
-            is_one_set: true,
-            uncounted,
-        };
+        let doubt =
+            Doubt { node: 2, connections: ConnectionIds::default(), is_one_set: true, uncounted };
         let lease = lease(b"r", Clock.now().after(9 * SECOND));
         let (longest, granted, _) = lease.past();
         let parts = LockParts::new(lease.with_past(longest, granted, vec![doubt]));

@@ -57,8 +57,8 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let may_start = match patience {
             Patience::OneRound => true,
-            Patience::Until(_) if key.row().ask_policy != AskPolicy::One => true,
-            Patience::Until(give_up_at) => self.join_local_queue(now, op, &key, give_up_at),
+            Patience::Until(_) if key.row().asks != AskPolicy::One => true,
+            Patience::Until(give_up_at) => self.join_queue(now, op, &key, give_up_at),
         };
         if may_start {
             self.start_attempt(now, op, key);
@@ -88,13 +88,7 @@ impl Engine {
     }
 
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    fn join_local_queue(
-        &mut self,
-        now: Moment,
-        op: OpIndex,
-        key: &Key,
-        give_up_at: Moment,
-    ) -> bool {
+    fn join_queue(&mut self, now: Moment, op: OpIndex, key: &Key, give_up_at: Moment) -> bool {
         let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
         let may_start = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
         if !may_start {
@@ -266,7 +260,7 @@ impl Engine {
         // At once, it asks for what is free, wherever it waits.
         let next = if is_at_once { next } else { self.waits.visits.asked_by(id, next) };
         let (failure, report) = self.report_in(op, round, failure);
-        let kept = match next.row().ask_policy == AskPolicy::One {
+        let kept = match next.row().asks == AskPolicy::One {
             true => {
                 self.waits.local.queues.note_report(&next, (failure, report));
                 None

@@ -183,7 +183,7 @@ impl Engine {
             }
             Some(InFlight { request: Request::Confirm(round), .. }) => {
                 self.stats.late_replies += u64::from(has_timed_out);
-                return self.handle_confirmed(now, node, round, reply);
+                return self.confirmed(now, node, round, reply);
             }
             Some(InFlight { request: Request::Trialled(round, _), .. }) => {
                 self.stats.late_replies += u64::from(has_timed_out);
@@ -521,13 +521,7 @@ impl Engine {
 
     /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
     #[cold]
-    pub(super) fn handle_confirmed(
-        &mut self,
-        now: Moment,
-        node: usize,
-        round: RoundId,
-        reply: Reply,
-    ) {
+    pub(super) fn confirmed(&mut self, now: Moment, node: usize, round: RoundId, reply: Reply) {
         let outcome = match reply {
             Reply::Integer(1) => {
                 self.rounds.fences.note_confirmed(round, node);

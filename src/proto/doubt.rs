@@ -28,12 +28,12 @@ impl ConnectionIds {
         self.has_unknown = true;
     }
 
-    pub(crate) fn insert(&mut self, connection_id: ConnectionId) {
-        if self.known.contains(&connection_id) {
+    pub(crate) fn insert(&mut self, id: ConnectionId) {
+        if self.known.contains(&id) {
             return;
         }
         match self.known.len() < CONNECTIONS_MAX {
-            true => self.known.push(connection_id),
+            true => self.known.push(id),
             false => self.insert_unknown(),
         }
     }
@@ -57,7 +57,7 @@ impl ConnectionIds {
 
     pub(super) fn extend(&mut self, others: ConnectionIds) {
         self.has_unknown |= others.has_unknown;
-        others.known.into_iter().for_each(|connection_id| self.insert(connection_id));
+        others.known.into_iter().for_each(|id| self.insert(id));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -78,7 +78,7 @@ impl ConnectionIds {
 pub(crate) struct Doubt {
     pub(crate) node: usize,
     /// The connections on which a command that may set the key may still arrive.
-    pub(crate) connection_ids: ConnectionIds,
+    pub(crate) connections: ConnectionIds,
     /// Whether one SET is all that may still arrive.
     pub(crate) is_one_set: bool,
     /// For how long the node's copy must not be counted.
@@ -87,13 +87,13 @@ pub(crate) struct Doubt {
 
 impl Doubt {
     pub(super) fn says_anything(&self) -> bool {
-        !self.connection_ids.is_empty() || !self.uncounted.is_zero()
+        !self.connections.is_empty() || !self.uncounted.is_zero()
     }
 
     /// Merges what two engines know about one node.
     pub(super) fn extend(&mut self, other: Doubt) {
-        let others = (other.connection_ids, other.is_one_set);
-        self.is_one_set = self.connection_ids.add(others, self.is_one_set);
+        let others = (other.connections, other.is_one_set);
+        self.is_one_set = self.connections.add(others, self.is_one_set);
         self.uncounted = self.uncounted.max(other.uncounted);
     }
 }

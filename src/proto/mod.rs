@@ -415,7 +415,7 @@ impl Engine {
                 let claim = self.rounds.claim(round);
                 Some(Action::Send {
                     nodes,
-                    command: self.waits.local.desk.queue_release_command(claim, notify),
+                    command: self.waits.local.desk.release_command(claim, notify),
                 })
             }
             Outgoing::Wait(node, command) => {
@@ -727,7 +727,7 @@ impl Engine {
                         self.operations.hasten(op, at);
                     }
                 }
-                WaitOrder::LeaveNode(node) => self.waits.visits.lose_queue_node(node),
+                WaitOrder::LeaveNode(node) => self.waits.visits.lose_node(node),
                 WaitOrder::Send(node, command) => {
                     self.nodes.outbox.push_back(Outgoing::Wait(node, command))
                 }

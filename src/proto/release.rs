@@ -146,7 +146,7 @@ impl Engine {
         let held = Held { claim, started, sent, was_granted: true };
         let plan = match &awaited {
             Some((key, token)) if key.is_plain() => {
-                self.with_waits(now, |waits, cx| waits.plan_release(cx, key, *token))
+                self.with_waits(now, |waits, cx| waits.plan(cx, key, *token))
             }
             _ => ReleasePlan::USUAL,
         };
@@ -229,17 +229,13 @@ impl Engine {
                 }
             }
         }
-        let queue_nodes = self.waits.local.desk.queue_nodes_to_release_at(&self.nodes, plan, ready);
-        self.send(ready.without(queue_nodes), round);
+        let at_queue = self.waits.local.desk.nodes_for(&self.nodes, plan, ready);
+        self.send(ready.without(at_queue), round);
         // Last: a client that is told there finds the other nodes free (W7).
-        if !queue_nodes.is_empty() {
-            self.rounds.note_sent(round, queue_nodes, queue_nodes.len());
-            for queue_node in queue_nodes.iter() {
-                self.nodes.outbox.push_back(Outgoing::ReleaseAtQueue(
-                    queue_node,
-                    round,
-                    plan.notify,
-                ));
+        if !at_queue.is_empty() {
+            self.rounds.note_sent(round, at_queue, at_queue.len());
+            for node in at_queue.iter() {
+                self.nodes.outbox.push_back(Outgoing::ReleaseAtQueue(node, round, plan.notify));
             }
         }
         if !others.is_empty() {

@@ -35,7 +35,7 @@ pub(crate) struct KindRow {
     pub(crate) keys: Keys,
     pub(crate) refusal: Refusal,
     pub(crate) queue: QueueOf,
-    pub(crate) ask_policy: AskPolicy,
+    pub(crate) asks: AskPolicy,
     /// Whether it may become a share while it is held (K7).
     pub(crate) sharing: Sharing,
 }
@@ -157,7 +157,7 @@ const PLAIN: KindRow = KindRow {
     keys: Keys::Names,
     refusal: Refusal::Held,
     queue: QueueOf::Own,
-    ask_policy: AskPolicy::One,
+    asks: AskPolicy::One,
     sharing: Sharing::CanBeShared,
 };
 
@@ -169,7 +169,7 @@ const SET: KindRow = KindRow {
     keys: Keys::Names,
     refusal: Refusal::HeldName,
     queue: QueueOf::OfHeldName,
-    ask_policy: AskPolicy::One,
+    asks: AskPolicy::One,
     sharing: Sharing::Never,
 };
 
@@ -181,7 +181,7 @@ const SHARED: KindRow = KindRow {
     keys: Keys::And(INTENT),
     refusal: Refusal::Held,
     queue: QueueOf::OfName,
-    ask_policy: AskPolicy::All,
+    asks: AskPolicy::All,
     sharing: Sharing::CanBeShared,
 };
 
@@ -193,7 +193,7 @@ const EXCLUSIVE: KindRow = KindRow {
     keys: Keys::And(INTENT),
     refusal: Refusal::Sign,
     queue: QueueOf::OfName,
-    ask_policy: AskPolicy::One,
+    asks: AskPolicy::One,
     sharing: Sharing::CanBeShared,
 };
 
@@ -205,7 +205,7 @@ const SLOT: KindRow = KindRow {
     keys: Keys::Slots,
     refusal: Refusal::FreeSlots,
     queue: QueueOf::OfSlot,
-    ask_policy: AskPolicy::Each,
+    asks: AskPolicy::Each,
     sharing: Sharing::CanBeShared,
 };
 
@@ -217,7 +217,7 @@ const VALUE: KindRow = KindRow {
     keys: Keys::And(COMPANION),
     refusal: Refusal::Held,
     queue: QueueOf::OfName,
-    ask_policy: AskPolicy::One,
+    asks: AskPolicy::One,
     sharing: Sharing::Never,
 };
 

@@ -17,7 +17,7 @@ const QUEUE_TAIL: &[u8] = b":muxlock:queue";
 /// in front of one that slept (W14).
 const LEASE_MS: &[u8] = b"20000";
 /// The most engines in a queue (W14). The script says this position to one that is not in it.
-const QUEUE_LENGTH_MAX: &[u8] = b"1023";
+const LENGTH_MAX: &[u8] = b"1023";
 
 /// A message on a channel: a letter, and a key behind it. `g`: take the lock now; `p`: you are the
 /// first, look; `n`: you are the second; `o`: you were overtaken; `a`: do you still wait? A lone
@@ -48,16 +48,8 @@ pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
         Wait::TimeToLive { key } => append(out, &[b"PTTL", key]),
         Wait::QueueUp { key, channel } => {
             let (script, queue) = (QUEUE_UP.as_bytes(), queue_of(key));
-            let words = [
-                b"EVAL",
-                script,
-                b"2",
-                key,
-                &queue,
-                channel.as_bytes(),
-                LEASE_MS,
-                QUEUE_LENGTH_MAX,
-            ];
+            let words =
+                [b"EVAL", script, b"2", key, &queue, channel.as_bytes(), LEASE_MS, LENGTH_MAX];
             append(out, &words);
         }
         Wait::ReleaseAtQueue { key, channel, token, notify } => {

@@ -45,7 +45,7 @@ pub(super) struct Debt {
     /// When the key has certainly expired.
     expires: Moment,
     /// This client's own connections.
-    pub(super) connection_ids: ConnectionIds,
+    pub(super) connections: ConnectionIds,
     /// Connections of a client that held the lock before; that client may still use them for other
     /// locks.
     pub(super) other_clients: ConnectionIds,
@@ -95,11 +95,11 @@ pub(super) struct Here {
 }
 
 impl Here {
-    pub(super) fn connection_ids(&self) -> ConnectionIds {
+    pub(super) fn connections(&self) -> ConnectionIds {
         match (&self.process, self.connection) {
             (Some(process), Some(connection)) => {
-                let connection_id = ConnectionId { process: Arc::clone(process), connection };
-                ConnectionIds { known: vec![connection_id], has_unknown: false }
+                let id = ConnectionId { process: Arc::clone(process), connection };
+                ConnectionIds { known: vec![id], has_unknown: false }
             }
             _ => ConnectionIds { known: Vec::new(), has_unknown: true },
         }
@@ -176,7 +176,7 @@ impl Debts {
         former.expires = former.expires.max(debt.expires);
         let mut all = former.all();
         former.is_one_set = all.add((debt.all(), debt.is_one_set), former.is_one_set);
-        former.connection_ids.extend(debt.connection_ids);
+        former.connections.extend(debt.connections);
         former.other_clients.extend(debt.other_clients);
         former.uncounted_until = later(former.uncounted_until, debt.uncounted_until);
         former.unseen_until = later(former.unseen_until, debt.unseen_until);
@@ -207,12 +207,9 @@ impl Debts {
     /// An old connection has ended: nothing that was sent on it runs any longer.
     pub(super) fn connection_killed(&mut self, here: &Here, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
-        let is_here =
-            |connection_id: &ConnectionId| here.process.as_ref() == Some(&connection_id.process);
-        let has_ended = |connection_id: &ConnectionId| {
-            is_here(connection_id) && connection_id.connection == connection
-        };
-        self.settle_connections(has_ended, here.now.after(here.doubted_for));
+        let is_here = |id: &ConnectionId| here.process.as_ref() == Some(&id.process);
+        let has_ended = |id: &ConnectionId| is_here(id) && id.connection == connection;
+        self.settle_ended(has_ended, here.now.after(here.doubted_for));
     }
 
     /// The server refused to end a connection. The next connection asks again.
@@ -224,10 +221,7 @@ impl Debts {
     /// Whether the kill of one of its connections is unanswered. If the debt were settled now and
     /// this connection were lost, that old connection would be forgotten.
     fn is_ending(&self, debt: &Debt) -> bool {
-        debt.connection_ids
-            .known
-            .iter()
-            .any(|connection_id| self.ending.contains(&connection_id.connection))
+        debt.connections.known.iter().any(|id| self.ending.contains(&id.connection))
     }
 
     /// The node runs another process: the old connections ended with the old process, and whatever
@@ -239,20 +233,16 @@ impl Debts {
         was_named: bool,
     ) {
         if was_named {
-            self.by_token.values_mut().for_each(|debt| debt.connection_ids.has_unknown = false);
+            self.by_token.values_mut().for_each(|debt| debt.connections.has_unknown = false);
         }
-        self.settle_connections(|connection_id| *connection_id.process != *process, countable_from);
+        self.settle_ended(|id| *id.process != *process, countable_from);
     }
 
     /// Removes connections that have ended, and debts with nothing left to do.
-    fn settle_connections(
-        &mut self,
-        has_ended: impl Fn(&ConnectionId) -> bool,
-        countable_from: Moment,
-    ) {
+    fn settle_ended(&mut self, has_ended: impl Fn(&ConnectionId) -> bool, countable_from: Moment) {
         self.by_token.retain(|_, debt| {
-            debt.connection_ids.known.retain(|connection_id| !has_ended(connection_id));
-            debt.other_clients.known.retain(|connection_id| !has_ended(connection_id));
+            debt.connections.known.retain(|id| !has_ended(id));
+            debt.other_clients.known.retain(|id| !has_ended(id));
             debt.is_open() || debt.is_kept(countable_from)
         });
         self.note_all();
@@ -266,7 +256,7 @@ impl Debts {
         // The waiting release was only needed in case the lock's own release came too early.
         let is_over = debt.is_one_set && debt.waits_for_release();
         if debt.is_one_set {
-            (debt.connection_ids, debt.other_clients) =
+            (debt.connections, debt.other_clients) =
                 (ConnectionIds::default(), ConnectionIds::default());
         }
         if debt.is_open() || !is_over && debt.is_kept(countable_from) {
@@ -304,12 +294,12 @@ impl Debts {
     /// A release is about to follow: returns the old connections to kill before it, and schedules a
     /// repetition if one of them may not have ended.
     fn end_and_repeat(&mut self, here: &Here, token: LockToken, mut debt: Debt) -> Kills {
-        debt.connection_ids.extend(std::mem::take(&mut debt.other_clients));
-        let kills = self.kill_all(here, &debt.connection_ids.known);
+        debt.connections.extend(std::mem::take(&mut debt.other_clients));
+        let kills = self.kill_all(here, &debt.connections.known);
         // Commands on the current connection run before what follows on it.
-        let own = here.connection_ids();
-        debt.connection_ids.known.retain(|connection_id| !own.known.contains(connection_id));
-        if !debt.connection_ids.is_empty() {
+        let own = here.connections();
+        debt.connections.known.retain(|id| !own.known.contains(id));
+        if !debt.connections.is_empty() {
             (debt.due, debt.stage) = (here.answered_at, DebtStage::Again);
             self.put(token, debt);
         }
@@ -320,9 +310,9 @@ impl Debts {
     /// delayed SET cannot run after its release (R12).
     pub(super) fn kill_old_connections(&mut self, here: &Here) -> Kills {
         let mut old: Vec<ConnectionId> = Vec::new();
-        for connection_id in self.by_token.values().flat_map(|debt| &debt.connection_ids.known) {
-            if old.len() < KILLS_MAX && !old.contains(connection_id) {
-                old.push(connection_id.clone());
+        for id in self.by_token.values().flat_map(|debt| &debt.connections.known) {
+            if old.len() < KILLS_MAX && !old.contains(id) {
+                old.push(id.clone());
             }
         }
         self.kill_all(here, &old)
@@ -409,7 +399,7 @@ impl Debts {
     pub(super) fn add_doubt(&self, now: Moment, token: LockToken, doubt: &mut Doubt) {
         if let Some(debt) = self.by_token.get(&token) {
             doubt.is_one_set =
-                doubt.connection_ids.add((debt.all(), debt.is_one_set), doubt.is_one_set);
+                doubt.connections.add((debt.all(), debt.is_one_set), doubt.is_one_set);
             let until = debt.doubtful_until().filter(|until| *until != Moment::END);
             doubt.uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
         }
@@ -455,8 +445,7 @@ impl Debts {
             (!debts().all(is_early), "a debt is due before the first one"),
             (debts().any(is_kept_too_long), "a debt is dropped before its key has expired"),
             (
-                debts()
-                    .any(|debt| debt.stage == DebtStage::Again && debt.connection_ids.is_empty()),
+                debts().any(|debt| debt.stage == DebtStage::Again && debt.connections.is_empty()),
                 "a release is repeated for no connection",
             ),
             (
@@ -481,7 +470,7 @@ impl Debt {
             stage: DebtStage::Dormant,
             due: expires,
             expires,
-            connection_ids: ConnectionIds::default(),
+            connections: ConnectionIds::default(),
             other_clients: ConnectionIds::default(),
             is_one_set: false,
             uncounted_until: None,
@@ -520,7 +509,7 @@ impl Debt {
 
     /// All connections on which a command may still arrive.
     fn all(&self) -> ConnectionIds {
-        let mut all = self.connection_ids.clone();
+        let mut all = self.connections.clone();
         all.extend(self.other_clients.clone());
         all
     }
@@ -531,7 +520,7 @@ impl Debt {
     }
 
     fn is_open(&self) -> bool {
-        !self.connection_ids.is_empty() || !self.other_clients.is_empty()
+        !self.connections.is_empty() || !self.other_clients.is_empty()
     }
 
     /// Whether the lock's own release comes first: if it finds the key, no connection of another
@@ -613,8 +602,8 @@ mod tests {
         Here { now, doubted_for, answered_at, process, connection }
     }
 
-    fn connection_ids(connection: i64) -> ConnectionIds {
-        here(at(0), connection).connection_ids()
+    fn connections(connection: i64) -> ConnectionIds {
+        here(at(0), connection).connections()
     }
 
     /// Runs the events on connection 9. Returns the stage of the debt that is left, when it is due
@@ -625,9 +614,8 @@ mod tests {
         for event in events {
             match *event {
                 Set(connection) => {
-                    let (connection_ids, is_one_set) = (connection_ids(connection), true);
-                    let debt =
-                        Debt { connection_ids, is_one_set, ..Debt::dormant(now, &claim, None) };
+                    let (connections, is_one_set) = (connections(connection), true);
+                    let debt = Debt { connections, is_one_set, ..Debt::dormant(now, &claim, None) };
                     assert!(debts.add(now, token(), debt));
                 }
                 Release => {
@@ -635,7 +623,7 @@ mod tests {
                     assert!(debts.add(now, token(), debt));
                 }
                 Adopted(connection) => {
-                    let (other_clients, is_one_set) = (connection_ids(connection), true);
+                    let (other_clients, is_one_set) = (connections(connection), true);
                     let debt =
                         Debt { other_clients, is_one_set, ..Debt::dormant(now, &claim, None) };
                     assert!(debts.add(now, token(), debt));
@@ -723,10 +711,10 @@ mod tests {
     #[test]
     fn copy_of_an_unknown_connection_does_not_count_for_a_quarantine_more() {
         let (mut debts, doubted_for) = (Debts::default(), here(at(0), 9).doubted_for);
-        let mut connection_ids = ConnectionIds::default();
-        connection_ids.insert_unknown();
+        let mut connections = ConnectionIds::default();
+        connections.insert_unknown();
         let unseen_until = Some(Moment::END);
-        let debt = Debt { connection_ids, unseen_until, ..Debt::dormant(at(0), &claim(), None) };
+        let debt = Debt { connections, unseen_until, ..Debt::dormant(at(0), &claim(), None) };
         assert!(debts.add(at(0), token(), debt));
         let over = at(2_000).after(doubted_for);
         for (now, counts) in [(1_999, false), (2_000, false), (11_000, false), (12_500, true)] {
@@ -747,12 +735,12 @@ mod bounds {
     const SOON: Moment = Moment::from_nanos(2_000);
     const LATER: Moment = Moment::from_nanos(3_000);
 
-    fn connection_id(connection: i64) -> ConnectionId {
+    fn id(connection: i64) -> ConnectionId {
         ConnectionId { process: "process".into(), connection }
     }
 
-    fn connection_ids(connections: std::ops::Range<i64>) -> ConnectionIds {
-        ConnectionIds { known: connections.map(connection_id).collect(), has_unknown: false }
+    fn connections(connections: std::ops::Range<i64>) -> ConnectionIds {
+        ConnectionIds { known: connections.map(id).collect(), has_unknown: false }
     }
 
     fn token(number: usize) -> LockToken {
@@ -787,7 +775,7 @@ mod bounds {
         let plain = debt(DebtStage::Dormant, LATER);
         let uncounted = Debt { uncounted_until: Some(LATER), ..plain.clone() };
         let unseen = Debt { unseen_until: Some(LATER), ..plain.clone() };
-        let other_clients = Debt { other_clients: connection_ids(0..1), ..plain.clone() };
+        let other_clients = Debt { other_clients: connections(0..1), ..plain.clone() };
         for (doubt, counts_for_heal) in [(uncounted, false), (unseen, true)] {
             for pair in [[plain.clone(), doubt.clone()], [doubt, plain.clone()]] {
                 let mut debts = Debts::default();
@@ -799,7 +787,7 @@ mod bounds {
         for pair in [[plain.clone(), other_clients.clone()], [other_clients, plain.clone()]] {
             let mut debts = Debts::default();
             pair.into_iter().for_each(|debt| assert!(debts.add(NOW, token(0), debt)));
-            assert_eq!(debts.by_token[&token(0)].other_clients, connection_ids(0..1));
+            assert_eq!(debts.by_token[&token(0)].other_clients, connections(0..1));
         }
     }
 
@@ -815,13 +803,13 @@ mod bounds {
         let other = ConnectionId { process: "other".into(), connection: 1 };
         let other = ConnectionIds { known: vec![other], has_unknown: false };
         let mut debts = Debts::default();
-        for (number, connection_ids) in [(0, connection_ids(1..2)), (1, other.clone())] {
-            let debt = Debt { connection_ids, ..debt(DebtStage::Dormant, LATER) };
+        for (number, connections) in [(0, connections(1..2)), (1, other.clone())] {
+            let debt = Debt { connections, ..debt(DebtStage::Dormant, LATER) };
             assert!(debts.add(NOW, token(number), debt));
         }
         debts.connection_killed(&here(), 1);
         assert!(!debts.by_token.contains_key(&token(0)));
-        assert_eq!(debts.by_token[&token(1)].connection_ids, other);
+        assert_eq!(debts.by_token[&token(1)].connections, other);
     }
 
     /// The others are followed by a second release.
@@ -829,8 +817,8 @@ mod bounds {
     fn eight_connections_are_killed_at_most() {
         let mut debts = Debts::default();
         for number in 0..3 {
-            let connection_ids = connection_ids(4 * number..4 * number + 4);
-            let debt = Debt { connection_ids, ..debt(DebtStage::Dormant, LATER) };
+            let connections = connections(4 * number..4 * number + 4);
+            let debt = Debt { connections, ..debt(DebtStage::Dormant, LATER) };
             assert!(debts.add(NOW, token(number as usize), debt));
         }
         let key = Key::new(Resource::new("key").unwrap(), b"");
@@ -842,23 +830,22 @@ mod bounds {
     #[test]
     fn connections_beyond_the_most_are_unknown_ones() {
         let most = CONNECTIONS_MAX as i64;
-        let mut all = connection_ids(0..most);
-        all.insert(connection_id(0));
-        assert!(all == connection_ids(0..most), "it is there already");
-        all.insert(connection_id(most));
+        let mut all = connections(0..most);
+        all.insert(id(0));
+        assert!(all == connections(0..most), "it is there already");
+        all.insert(id(most));
         assert!(all.known().len() == CONNECTIONS_MAX && all.has_unknown());
-        let mut one = connection_ids(0..1);
+        let mut one = connections(0..1);
         one.extend(all);
         assert!(one.known().len() == CONNECTIONS_MAX && one.has_unknown());
-        one.extend(connection_ids(0..1));
+        one.extend(connections(0..1));
         assert!(one.has_unknown(), "it stays so");
     }
 
     /// R29: two SETs may be on their way if two connections may each bring one.
     #[test]
     fn one_set_is_all_that_may_arrive_if_both_say_so_of_the_same_connections() {
-        let (none, some, other) =
-            (connection_ids(0..0), connection_ids(0..1), connection_ids(1..2));
+        let (none, some, other) = (connections(0..0), connections(0..1), connections(1..2));
         for is_one_set in [false, true] {
             let (yes, no) = (is_one_set, !is_one_set);
             assert_eq!(none.clone().add((some.clone(), yes), no), yes);
@@ -879,8 +866,7 @@ mod bounds {
         debts.note_all();
         assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(DebtStage::Awake, LATER)));
         assert!(debts.add(NOW, token(0), debt(DebtStage::Awake, LATER)), "it is no other debt");
-        let adopted =
-            Debt { other_clients: connection_ids(0..1), ..debt(DebtStage::Dormant, SOON) };
+        let adopted = Debt { other_clients: connections(0..1), ..debt(DebtStage::Dormant, SOON) };
         assert!(debts.add(NOW, token(DEBTS_KEPT_MAX), adopted));
         assert_eq!(debts.by_token.len(), DEBTS_KEPT_MAX + 1);
         let awake = debts.awake();

@@ -80,7 +80,7 @@ impl Cleanup {
             Left::Key => self.debt_of_set(now, &nodes[node], claim, expires),
             Left::Release => Debt::of_release(now, claim, expires),
         };
-        self.add_debt(now, nodes, node, claim.token, debt);
+        self.add(now, nodes, node, claim.token, debt);
     }
 
     /// A node refused a release temporarily.
@@ -92,7 +92,7 @@ impl Cleanup {
         (claim, expires): (&Claim, Option<Moment>),
     ) {
         if let Some(debt) = Debt::of_refused(now, claim, expires) {
-            self.add_debt(now, nodes, node, claim.token, debt);
+            self.add(now, nodes, node, claim.token, debt);
         }
     }
 
@@ -103,28 +103,18 @@ impl Cleanup {
         for doubt in lease.doubts.iter().filter(|doubt| doubt.node < count) {
             let claim = Claim { ttl: lease.longest, ..lease.claim.clone() };
             // As long as a command may arrive, its copy may be new.
-            let end = if doubt.connection_ids.is_empty() {
-                now.after(doubt.uncounted)
-            } else {
-                Moment::END
-            };
+            let end =
+                if doubt.connections.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
             let mut debt = Debt::dormant(now, &claim, None);
-            debt.other_clients = doubt.connection_ids.clone();
+            debt.other_clients = doubt.connections.clone();
             // Extensions set keys if they heal.
             debt.is_one_set = doubt.is_one_set && self.config.heal == Heal::Off;
             debt.uncounted_until = (!doubt.uncounted.is_zero()).then_some(end);
-            self.add_debt(now, nodes, doubt.node, claim.token, debt);
+            self.add(now, nodes, doubt.node, claim.token, debt);
         }
     }
 
-    fn add_debt(
-        &mut self,
-        now: Moment,
-        nodes: &mut Nodes,
-        node: usize,
-        token: LockToken,
-        debt: Debt,
-    ) {
+    fn add(&mut self, now: Moment, nodes: &mut Nodes, node: usize, token: LockToken, debt: Debt) {
         if token == LockToken::NONE {
             // Another make's lock with a caller's value: the next one has nothing else (K13).
             return;
@@ -140,7 +130,7 @@ impl Cleanup {
     /// A command that may set the key was lost with this connection, or its answer makes no sense.
     fn debt_of_set(&self, now: Moment, at: &Node, claim: &Claim, expires: Option<Moment>) -> Debt {
         let mut debt = Debt::dormant(now, claim, expires);
-        debt.connection_ids = self.here(now, at).connection_ids();
+        debt.connections = self.here(now, at).connections();
         debt.is_one_set = self.config.heal == Heal::Off;
         // It may run while the node is in quarantine, and this client would not notice.
         debt.unseen_until = at.guard.is_distrusted().then_some(Moment::END);
@@ -320,14 +310,14 @@ impl Cleanup {
         may_set: impl Fn(RoundId) -> bool,
     ) -> Option<Doubt> {
         let is_open = at.pipeline.rounds().any(may_set);
-        let connection_ids =
-            if is_open { self.here(now, at).connection_ids() } else { ConnectionIds::default() };
+        let connections =
+            if is_open { self.here(now, at).connections() } else { ConnectionIds::default() };
         let (is_one_set, uncounted) = (self.config.heal == Heal::Off, Duration::ZERO);
-        let mut doubt = Doubt { node: at.index, connection_ids, is_one_set, uncounted };
+        let mut doubt = Doubt { node: at.index, connections, is_one_set, uncounted };
         self.debts[at.index].add_doubt(now, token, &mut doubt);
         // The copy may date from a time when this node was not trusted, and only this engine can
         // find that out.
-        if !doubt.connection_ids.is_empty() && at.guard.is_distrusted() {
+        if !doubt.connections.is_empty() && at.guard.is_distrusted() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
         let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
@@ -397,7 +387,7 @@ mod tests {
         nodes[0].pipeline.sent(Request::Round(RoundId(7), Shape::Vote), NOW);
         assert!(doubt(&nodes).is_some());
         nodes[0].pipeline.lose(Vec::new());
-        assert!(doubt(&nodes).is_some_and(|doubt| !doubt.connection_ids.is_empty()));
+        assert!(doubt(&nodes).is_some_and(|doubt| !doubt.connections.is_empty()));
     }
 
     /// R29: a SET that was lost behind a flush may have run before the process was restarted, which
@@ -440,9 +430,9 @@ mod tests {
     #[test]
     fn adopted_debt_lasts_as_long_as_the_longest_ttl() {
         let (mut cleanup, mut nodes) = scene(one_node());
-        let mut connection_ids = ConnectionIds::default();
-        connection_ids.insert_unknown();
-        let doubt = Doubt { node: 0, connection_ids, is_one_set: true, uncounted: Duration::ZERO };
+        let mut connections = ConnectionIds::default();
+        connections.insert_unknown();
+        let doubt = Doubt { node: 0, connections, is_one_set: true, uncounted: Duration::ZERO };
         let Claim { key, token, ttl } = claim(0);
         let longest = Ttl::new(20 * ttl.as_duration()).unwrap();
         let lease = Lease::elsewhere(key.resource().clone(), token, ttl, NOW);
@@ -461,12 +451,8 @@ mod tests {
         }
         assert!(cleanup.debts_of(0).is_full() && nodes[0].guard.quarantine_at(NOW).is_none());
         let uncounted = Duration::from_secs(30);
-        let doubt = Doubt {
-            node: 0,
-            connection_ids: ConnectionIds::default(),
-            is_one_set: true,
-            uncounted,
-        };
+        let doubt =
+            Doubt { node: 0, connections: ConnectionIds::default(), is_one_set: true, uncounted };
         let adopted = claim(u32::MAX);
         let (resource, ttl) = (Resource::new("key").unwrap(), adopted.ttl);
         let lease = Lease::elsewhere(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));

@@ -251,20 +251,14 @@ impl Voting {
         (voted.decided, voted.waited) = (false, true);
     }
 
-    /// These nodes have voted yes, and their votes may count later; with them, `postponed` of its
+    /// These nodes have voted yes, and their votes may count later; with them, `so_far` of its
     /// votes are in that state. All of them are answers.
-    pub(super) fn postpone(
-        &mut self,
-        now: Moment,
-        round: RoundId,
-        nodes: NodeSet,
-        postponed: usize,
-    ) {
+    pub(super) fn postpone(&mut self, now: Moment, round: RoundId, nodes: NodeSet, so_far: usize) {
         let waited = self.open[round.0].waited;
         self.take_back(round, nodes);
         let voted = &mut self.open[round.0];
         voted.waited = waited;
-        let answered = voted.tally.granted() + voted.tally.refused() + postponed;
+        let answered = voted.tally.granted() + voted.tally.refused() + so_far;
         let since_start = now.nanos_since(voted.started);
         if answered >= self.config.quorum() && since_start <= self.timeout_nanos && !waited {
             smooth(&mut self.round_trip_nanos, since_start);

@@ -50,7 +50,7 @@ impl Choice<'_> {
     }
 
     /// The first of these nodes in the order of queue nodes.
-    pub(super) fn queue_node_among(
+    pub(super) fn first_among(
         &self,
         key: &Key,
         is_candidate: impl Fn(usize) -> bool,
@@ -61,14 +61,14 @@ impl Choice<'_> {
 
     /// The node that others most likely see as the queue node. What is a candidate here need not be
     /// one for another engine, and the other way round.
-    pub(super) fn likeliest_queue_node(self, now: Moment, key: &Key) -> Option<usize> {
-        let candidate = self.queue_node_among(key, |node| self.is_candidate(now, node));
-        candidate.or_else(|| self.queue_node_among(key, |node| self.may_wait_at(node)))
+    pub(super) fn likeliest(self, now: Moment, key: &Key) -> Option<usize> {
+        let candidate = self.first_among(key, |node| self.is_candidate(now, node));
+        candidate.or_else(|| self.first_among(key, |node| self.may_wait_at(node)))
     }
 
     /// Where to look for others after so many looks: at each of these nodes in turn, from the
     /// likeliest queue node on.
-    pub(super) fn queue_node_by_turns(
+    pub(super) fn by_turns(
         &self,
         now: Moment,
         key: &Key,
@@ -76,8 +76,7 @@ impl Choice<'_> {
         may_be: impl Fn(usize) -> bool + Clone,
     ) -> Option<usize> {
         // An engine that can wait nowhere counts all the same.
-        let likeliest =
-            self.likeliest_queue_node(now, key).or_else(|| self.queue_node_among(key, &may_be))?;
+        let likeliest = self.likeliest(now, key).or_else(|| self.first_among(key, &may_be))?;
         let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
         let count = ring.clone().count();
         ring.clone().nth(looks.checked_rem(count)?)

@@ -68,14 +68,9 @@ impl Desk {
 
     /// Which of these queue nodes can be handed on at. The others get the usual release: a queue
     /// node that stands still would tell of the turn when it is long over.
-    pub(crate) fn queue_nodes_to_release_at(
-        &self,
-        nodes: &Nodes,
-        plan: ReleasePlan,
-        ready: NodeSet,
-    ) -> NodeSet {
+    pub(crate) fn nodes_for(&self, nodes: &Nodes, plan: ReleasePlan, ready: NodeSet) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
-        plan.queue_nodes.and(ready).iter().filter(|node| choice.may_release_at(*node)).collect()
+        plan.nodes.and(ready).iter().filter(|node| choice.may_release_at(*node)).collect()
     }
 
     /// The node has a new connection, of which nothing is known.
@@ -93,11 +88,7 @@ impl Desk {
     }
 
     /// The command of a release at a queue node.
-    pub(crate) fn queue_release_command<'a>(
-        &'a self,
-        claim: &'a Claim,
-        notify: Notify,
-    ) -> Command<'a> {
+    pub(crate) fn release_command<'a>(&'a self, claim: &'a Claim, notify: Notify) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a queue node is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
         Command::Wait(Wait::ReleaseAtQueue { key, channel, token, notify })

@@ -160,9 +160,9 @@ impl QueueEntry {
 impl QueueEntry {
     /// What its parts do not agree on.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        let Seat { queue_node, queue_nodes, phase } = &self.seat;
+        let Seat { node, nodes, phase } = &self.seat;
         let Watch { pending, watched, planned, .. } = self.watch;
-        let is_listed = queue_node.is_some_and(|queue_node| queue_nodes.contains(queue_node));
+        let is_listed = node.is_some_and(|node| nodes.contains(node));
         let is_watched_twice = |one: NodeSet, other| !one.and(other).is_empty();
         let rules = [
             (*phase == Phase::Asked && !is_listed, "it has asked for a position at no queue node"),
@@ -179,9 +179,9 @@ impl QueueEntry {
 #[derive(Default)]
 pub(super) struct Seat {
     /// The node whose queue it uses. `None` if that node was lost.
-    pub(super) queue_node: Option<usize>,
+    pub(super) node: Option<usize>,
     /// All nodes whose queue may list it.
-    pub(super) queue_nodes: NodeSet,
+    pub(super) nodes: NodeSet,
     pub(super) phase: Phase,
 }
 
@@ -199,12 +199,12 @@ pub(super) enum Phase {
 impl Seat {
     /// Another queue node, or none, is not asked yet.
     pub(super) fn change(&mut self, queue_node: Option<usize>) {
-        (self.queue_node, self.phase) = (queue_node, Phase::Unqueued);
+        (self.node, self.phase) = (queue_node, Phase::Unqueued);
     }
 
     /// The queue node is asked for a position, or for its position again.
     pub(super) fn ask(&mut self, queue_node: usize) {
-        self.queue_nodes.insert(queue_node);
+        self.nodes.insert(queue_node);
         if self.phase == Phase::Unqueued {
             self.phase = Phase::Asked;
         }
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(broken(|_| ()), None);
         type Change = fn(&mut QueueEntry);
         let table: [(&str, Change); 4] = [
-            ("it has asked for a position at no queue node", |it| it.seat.queue_node = Some(2)),
+            ("it has asked for a position at no queue node", |it| it.seat.node = Some(2)),
             ("its quota is too large", |it| it.quota = Quota::Left(QUOTA_MAX + 1)),
             ("a node has answered and not answered", |it| {
                 (it.watch.pending, it.watch.watched) = (NodeSet::all(2), NodeSet::one(1));

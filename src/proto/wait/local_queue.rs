@@ -517,7 +517,7 @@ impl LocalQueues {
     /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
     /// be that of a share, and notify no waiter.
     pub(crate) fn leave_held(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
-        if key.row().ask_policy != AskPolicy::All {
+        if key.row().asks != AskPolicy::All {
             return;
         }
         for alone in key.alone() {

@@ -76,14 +76,14 @@ pub(crate) enum WaitOrder {
     /// The same, if it would sleep for longer.
     WakeBy(OpId, Moment),
     Send(usize, WaitCommand),
-    /// Call [`QueueVisits::lose_queue_node`]: one cannot wait at this node.
+    /// Call [`QueueVisits::lose_node`]: one cannot wait at this node.
     LeaveNode(usize),
 }
 
 /// How a lock that is given up is released at the queue nodes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReleasePlan {
-    pub(super) queue_nodes: NodeSet,
+    pub(super) nodes: NodeSet,
     pub(super) notify: Notify,
     /// The visit that asks for the lock before the local queue does.
     visit: Option<u32>,
@@ -92,7 +92,7 @@ pub(crate) struct ReleasePlan {
 impl ReleasePlan {
     /// The usual release on all nodes.
     pub(super) const USUAL: ReleasePlan =
-        ReleasePlan { queue_nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
+        ReleasePlan { nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
 }
 
 /// What a release leaves to do.

@@ -80,7 +80,7 @@ impl LocalQueues {
         let key = entry.key.clone();
         if entry.has_to_ask || !was_waiting {
             self.try_now(cx, who, number, entry.last_round.unwrap_or(StartedBy::KeySeenAbsent));
-        } else if entry.seat.queue_node.is_some() {
+        } else if entry.seat.node.is_some() {
             self.set_entry_timer(number);
         } else {
             return self.queue_up_first(cx, who, &key);
@@ -109,7 +109,7 @@ impl LocalQueues {
     /// Queues up at the queue node, or at another one if it is lost. Without any, the entry is
     /// given up: returns false.
     pub(super) fn queue_up(&mut self, cx: &mut Cx<'_>, who: WaitingOp, number: u32) -> bool {
-        if !self.find_queue_node(cx, number) {
+        if !self.find_node(cx, number) {
             self.leave_entry(cx, number);
             return false;
         }
@@ -121,9 +121,9 @@ impl LocalQueues {
     }
 
     /// Makes sure that the entry has a queue node (W2, W3). Returns whether it has one.
-    pub(super) fn find_queue_node(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
+    pub(super) fn find_node(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let entry = self.entries.get(number).expect("the caller has looked it up");
-        let (before, is_new) = (entry.seat.queue_node, entry.polls.is_new);
+        let (before, is_new) = (entry.seat.node, entry.polls.is_new);
         let excluded = self.queues.excluded(cx.now, &entry.key);
         let is_candidate = |node: usize| {
             let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
@@ -132,9 +132,9 @@ impl LocalQueues {
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let queue_node = self.desk.choice(cx).queue_node_among(&entry.key, is_candidate);
+        let queue_node = self.desk.choice(cx).first_among(&entry.key, is_candidate);
         let entry = self.entries.entry(number);
-        let is_moved = !entry.seat.queue_nodes.is_empty() && queue_node.is_some();
+        let is_moved = !entry.seat.nodes.is_empty() && queue_node.is_some();
         entry.seat.change(queue_node);
         self.desk.stats.requeued += u64::from(is_moved);
         queue_node.is_some()
@@ -146,8 +146,8 @@ impl LocalQueues {
             .entries
             .entry(number)
             .seat
-            .queue_node
-            .filter(|queue_node| self.desk.choice(cx).may_wait_at(*queue_node))
+            .node
+            .filter(|node| self.desk.choice(cx).may_wait_at(*node))
         else {
             return;
         };
@@ -181,9 +181,9 @@ impl LocalQueues {
     }
 
     /// A node is ready: it may be the queue node of some.
-    pub(super) fn open_queue_node(&mut self, cx: &mut Cx<'_>, node: usize) {
+    pub(super) fn open_node(&mut self, cx: &mut Cx<'_>, node: usize) {
         let is_here = |entry: &QueueEntry| {
-            entry.seat.queue_node == Some(node) && entry.seat.phase == Phase::Unqueued
+            entry.seat.node == Some(node) && entry.seat.phase == Phase::Unqueued
         };
         for number in self.entries.numbers_where(is_here) {
             self.ask_for_position(cx, number);
@@ -197,18 +197,17 @@ impl LocalQueues {
         }
         let is_lost = !cx.nodes.open().contains(node);
         let is_there = |entry: &QueueEntry| {
-            let is_listed =
-                entry.seat.queue_node == Some(node) || entry.seat.queue_nodes.contains(node);
+            let is_listed = entry.seat.node == Some(node) || entry.seat.nodes.contains(node);
             is_listed || entry.watch.has(node)
         };
         for number in self.entries.numbers_where(is_there) {
             let entry = self.entries.entry(number);
             if is_lost {
-                entry.seat.queue_nodes.remove(node);
+                entry.seat.nodes.remove(node);
             }
             let was_watched = entry.watch.has(node);
             entry.watch.remove(node);
-            if entry.seat.queue_node == Some(node) {
+            if entry.seat.node == Some(node) {
                 entry.seat.change(None);
                 entry.check_by(cx.now);
             } else if was_watched {
@@ -237,18 +236,18 @@ impl LocalQueues {
         if self.queues.first_of(&entry.key) != Some(who.id) {
             return false;
         }
-        let before = entry.seat.queue_node;
+        let before = entry.seat.node;
         let random = cx.entropy.next_u64();
         let entry = self.entries.entry(number);
         if cx.now >= entry.polls.at {
             self.look_slowly(cx, number, random);
         }
-        if !self.find_queue_node(cx, number) {
+        if !self.find_node(cx, number) {
             self.leave_entry(cx, number);
             return false;
         }
         let entry = self.entries.entry(number);
-        if entry.seat.queue_node == before {
+        if entry.seat.node == before {
             self.do_what_is_due(cx, who, number);
         } else {
             entry.move_on(cx.now, random);
@@ -263,7 +262,7 @@ impl LocalQueues {
         let entry = self.entries.entry(number);
         entry.polls.next(cx.now, random);
         let mut asked = entry.watch.planned;
-        entry.seat.queue_node.into_iter().for_each(|queue_node| asked.insert(queue_node));
+        entry.seat.node.into_iter().for_each(|node| asked.insert(node));
         for node in asked.iter() {
             if self.desk.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, QueueObstacle::Channel);
@@ -314,7 +313,7 @@ impl LocalQueues {
             return;
         };
         self.queues.set_entry(&key, None);
-        for queue_node in seat.queue_nodes.iter() {
+        for queue_node in seat.nodes.iter() {
             self.step_aside(cx, queue_node, key.clone(), Step::Out);
         }
     }
@@ -323,10 +322,10 @@ impl LocalQueues {
     pub(super) fn give_position(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
         let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
         self.queues.set_entry(&key, None);
-        for other in seat.queue_nodes.iter().filter(|other| Some(*other) != seat.queue_node) {
+        for other in seat.nodes.iter().filter(|other| Some(*other) != seat.node) {
             self.step_aside(cx, other, key.clone(), Step::Out);
         }
-        seat.queue_node
+        seat.node
     }
 
     /// A visit leaves the position that was the local queue's: the local queue has its next turn
@@ -335,7 +334,7 @@ impl LocalQueues {
         let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
             return;
         };
-        let (key, is_there) = (entry.key.clone(), entry.seat.queue_node == Some(queue_node));
+        let (key, is_there) = (entry.key.clone(), entry.seat.node == Some(queue_node));
         if is_there {
             (entry.seat.phase, entry.check_at) = (Phase::Unqueued, None);
             entry.watch.forget();

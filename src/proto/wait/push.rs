@@ -6,16 +6,10 @@ use crate::proto::command::{Step, Wakeup};
 
 /// What is pushed.
 impl LocalQueues {
-    pub(super) fn notify_entry(
-        &mut self,
-        cx: &mut Cx<'_>,
-        node: usize,
-        number: u32,
-        wakeup: Wakeup,
-    ) {
+    pub(super) fn wake_entry(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, wakeup: Wakeup) {
         let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
-        let is_elsewhere = entry.seat.queue_node.is_some_and(|queue_node| queue_node != node);
+        let is_elsewhere = entry.seat.node.is_some_and(|queue_node| queue_node != node);
         if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {
             // It waits, but looks after the lock at another queue node.
             let key = entry.key.clone();

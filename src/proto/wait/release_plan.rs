@@ -40,8 +40,7 @@ impl LocalQueues {
             entry.quota = Quota::Left(others.min(QUOTA_MAX));
         }
         // At a queue node where the local queue does not stand yet, no client is known to sleep.
-        let listed_at =
-            entry.seat.queue_node.filter(|queue_node| entry.seat.queue_nodes.contains(*queue_node));
+        let listed_at = entry.seat.node.filter(|node| entry.seat.nodes.contains(*node));
         if let Some(queue_node) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
             entry.seat.phase = Phase::Queued(0);
             self.desk.stats.skipped += 1;
@@ -72,39 +71,39 @@ impl LocalQueues {
             // again or has taken it many times.
             return match is_counted && self.desk.has_channel(cx) {
                 true if is_awaited => {
-                    ReleasePlan { queue_nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
+                    ReleasePlan { nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
                 }
                 true => {
                     // A node that has refused this engine for now may be the queue node of others.
                     let queue_nodes = cx.nodes.open().without(self.queues.excluded_for_good(key));
-                    ReleasePlan { queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
+                    ReleasePlan { nodes: queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
                 }
                 false => ReleasePlan::USUAL,
             };
         };
-        let queue_node = entry.seat.queue_node.map_or(NodeSet::EMPTY, NodeSet::one);
+        let queue_node = entry.seat.node.map_or(NodeSet::EMPTY, NodeSet::one);
         match entry.quota {
             // No other client stands in its queue, but one might stand in another.
             Quota::Unlimited if is_awaited => {
-                ReleasePlan { queue_nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
+                ReleasePlan { nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
             }
             Quota::Left(left @ 1..) if is_awaited => {
                 entry.quota = Quota::Left(left - 1);
-                ReleasePlan { queue_nodes: queue_node, ..ReleasePlan::USUAL }
+                ReleasePlan { nodes: queue_node, ..ReleasePlan::USUAL }
             }
             Quota::NotYet | Quota::Unlimited | Quota::Left(_) => {
-                let mut queue_nodes = entry.seat.queue_nodes;
+                let mut queue_nodes = entry.seat.nodes;
                 queue_nodes.extend(queue_node);
                 queue_nodes.extend(entry.other_queues);
                 self.desk.stats.notifications_sent += 1;
                 // Those who wait have left a queue node that stands still, as a new wait would.
-                if !queue_node.iter().any(|queue_node| may_pass_on(cx.nodes, queue_node))
+                if !queue_node.iter().any(|node| may_pass_on(cx.nodes, node))
                     && self.desk.has_channel(cx)
                 {
-                    let next = self.desk.choice(cx).likeliest_queue_node(cx.now, key);
+                    let next = self.desk.choice(cx).likeliest(cx.now, key);
                     queue_nodes.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                ReleasePlan { queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
+                ReleasePlan { nodes: queue_nodes, notify: Notify::Next, ..ReleasePlan::USUAL }
             }
         }
     }
@@ -114,7 +113,7 @@ impl LocalQueues {
         let (looks, excluded) = (self.queues.note_look(key), self.queues.excluded(cx.now, key));
         let may_be =
             |node: usize| self.desk.choice(cx).may_release_at(node) && !excluded.contains(node);
-        let queue_node = self.desk.choice(cx).queue_node_by_turns(cx.now, key, looks, may_be);
+        let queue_node = self.desk.choice(cx).by_turns(cx.now, key, looks, may_be);
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
@@ -145,8 +144,8 @@ impl LocalQueues {
     fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
         let number = self.queues.entry_of(key);
         if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {
-            let others = left - left.min(u64::from(entry.seat.queue_nodes.contains(node)));
-            match others > 0 && entry.seat.queue_node != Some(node) {
+            let others = left - left.min(u64::from(entry.seat.nodes.contains(node)));
+            match others > 0 && entry.seat.node != Some(node) {
                 true => entry.other_queues.insert(node),
                 false => entry.other_queues.remove(node),
             }
@@ -165,7 +164,7 @@ impl LocalQueues {
         if left > 0 && is_local_queue {
             let mut entry = QueueEntry::new(key.clone(), cx.now);
             let left = if self.queues.others_of(key) > 0 { QUOTA_MAX } else { 0 };
-            (entry.seat.queue_node, entry.quota) = (Some(node), Quota::Left(left));
+            (entry.seat.node, entry.quota) = (Some(node), Quota::Left(left));
             entry.held = self.queues.holder_of(key);
             let number = self.entries.insert(entry);
             self.queues.set_entry(key, Some(number));

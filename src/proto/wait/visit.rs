@@ -47,7 +47,7 @@ struct QueueVisit {
     key: Key,
     /// The acquisitions that wait for it, and which of them may share the lock.
     members: Vec<(OpId, AskPolicy)>,
-    queue_node: Option<usize>,
+    node: Option<usize>,
     /// The last position that it was told.
     position: Option<u32>,
     /// Whether the queue node's queue lists it, or is about to.
@@ -174,7 +174,7 @@ impl QueueVisits {
         let visit = self.open.entry(number).or_insert_with(|| QueueVisit {
             key: key.clone(),
             members: Vec::new(),
-            queue_node: None,
+            node: None,
             position: None,
             is_listed: false,
             is_notified: false,
@@ -203,10 +203,7 @@ impl QueueVisits {
             visit.alone += u32::from(visit.position == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
-                visit
-                    .left_out
-                    .alone_at
-                    .extend(visit.queue_node.map_or(NodeSet::EMPTY, NodeSet::one));
+                visit.left_out.alone_at.extend(visit.node.map_or(NodeSet::EMPTY, NodeSet::one));
                 visit.left_out.passed = match visit.left_out.passed.is_empty() {
                     true => visit.left_out.alone_at,
                     false => NodeSet::EMPTY,
@@ -226,12 +223,12 @@ impl QueueVisits {
     /// Those to try now, of whom only the first may take what cannot be shared.
     fn to_try(&self, number: u32) -> Vec<OpId> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
-        let Some((first, ask_policy)) = members.first() else {
+        let Some((first, asks)) = members.first() else {
             return Vec::new();
         };
-        match ask_policy {
+        match asks {
             AskPolicy::All => {
-                let shared = members.iter().filter(|(_, ask_policy)| *ask_policy == AskPolicy::All);
+                let shared = members.iter().filter(|(_, asks)| *asks == AskPolicy::All);
                 shared.map(|(id, _)| *id).collect()
             }
             _ => vec![*first],
@@ -248,10 +245,10 @@ impl QueueVisits {
 
     /// The queue has moved on: its position is where this says, if any. Returns the queue node to
     /// leave, and whether the position was the local queue's.
-    fn leave_queue_node(&mut self, number: u32) -> Option<(usize, bool)> {
+    fn leave_node(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
         (visit.is_listed, visit.is_notified, visit.position) = (false, false, None);
-        visit.queue_node.map(|queue_node| (queue_node, std::mem::take(&mut visit.is_inherited)))
+        visit.node.map(|node| (node, std::mem::take(&mut visit.is_inherited)))
     }
 
     /// The acquisition waits no longer. Returns whether the position is of no use now.
@@ -262,13 +259,11 @@ impl QueueVisits {
         visit.members.retain(|(other, _)| *other != who.0);
         if got.is_some() {
             visit.in_vain = 0;
-            let (ask_policy, is_notified_slot) =
-                (who.1.row().ask_policy, visit.key == who.1.undone());
+            let (asks, is_notified_slot) = (who.1.row().asks, visit.key == who.1.undone());
             // Others may share it, or take the slot that it was told of: they need not wait until
             // it is released.
             if visit.is_notified
-                && (ask_policy == AskPolicy::One
-                    || ask_policy == AskPolicy::Each && is_notified_slot)
+                && (asks == AskPolicy::One || asks == AskPolicy::Each && is_notified_slot)
             {
                 (visit.held, visit.is_notified) = (got, false);
                 return false;
@@ -352,7 +347,7 @@ impl QueueVisits {
     /// The visit, unless it has a position, asks for one at this queue node.
     fn look(&mut self, number: u32, look: (OpId, Look), queue_node: Option<usize>) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            (visit.queue_node, visit.look) = (queue_node, Some(look));
+            (visit.node, visit.look) = (queue_node, Some(look));
         }
     }
 
@@ -376,9 +371,9 @@ impl QueueVisits {
     }
 
     /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
-    fn forget_queue_node(&mut self, number: u32) {
+    fn forget_node(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            (visit.queue_node, visit.left_out.passed) = (None, NodeSet::EMPTY);
+            (visit.node, visit.left_out.passed) = (None, NodeSet::EMPTY);
         }
     }
 
@@ -390,14 +385,14 @@ impl QueueVisits {
         }
     }
 
-    pub(crate) fn lose_queue_node(&mut self, node: usize) {
+    pub(crate) fn lose_node(&mut self, node: usize) {
         self.open.values_mut().for_each(|visit| visit.lose(node));
     }
 
     /// Those whose queue node is this node, and which it does not list yet.
     fn to_open(&self, node: usize) -> Vec<u32> {
         let is_due = |visit: &QueueVisit| {
-            visit.queue_node == Some(node) && !visit.is_listed && !visit.members.is_empty()
+            visit.node == Some(node) && !visit.is_listed && !visit.members.is_empty()
         };
         self.open.iter().filter(|(_, visit)| is_due(visit)).map(|(number, _)| *number).collect()
     }
@@ -414,8 +409,8 @@ impl QueueVisit {
     }
 
     fn lose(&mut self, node: usize) {
-        if self.queue_node == Some(node) {
-            (self.queue_node, self.is_listed, self.position) = (None, false, None);
+        if self.node == Some(node) {
+            (self.node, self.is_listed, self.position) = (None, false, None);
         }
     }
 }
@@ -434,7 +429,7 @@ impl WaitQueues {
         if !self.local.desk.is_on() {
             return None;
         }
-        let (ask_policy, queue) = (key.row().ask_policy, key.row().queue);
+        let (asks, queue) = (key.row().asks, key.row().queue);
         let before = self.visits.visit_of(id);
         self.visits.forget_look(id);
         let plain = match (before, queue) {
@@ -446,13 +441,13 @@ impl WaitQueues {
             self.leave_to_others(cx, before, (id, key), None);
         }
         let number = number.unwrap_or_else(|| self.local.entries.number());
-        if !self.visits.join(cx.now, number, &plain, (id, ask_policy)) {
+        if !self.visits.join(cx.now, number, &plain, (id, asks)) {
             return None;
         }
         let refused = self.visits.note_refused(cx.now, number);
         if refused != AfterRefusal::Queue {
             self.leave_queue(cx, number);
-            self.visits.forget_queue_node(number);
+            self.visits.forget_node(number);
         }
         if refused == AfterRefusal::PassOnAndPause {
             return Some(cx.now.after(cx.overtake_delay().saturating_mul(ASK_DELAYS)));
@@ -480,21 +475,20 @@ impl WaitQueues {
             ask_at = cx.now.after(overtake_delay);
         }
         let number = self.visits.number_of(&plain).unwrap_or_else(|| self.local.entries.number());
-        if !self.visits.join(cx.now, number, &plain, (id, key.row().ask_policy)) {
+        if !self.visits.join(cx.now, number, &plain, (id, key.row().asks)) {
             return false;
         }
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let looks = if look.ended % 2 == 0 { 0 } else { 1 + look.ended / 2 };
             let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
-            let queue_node =
-                self.local.desk.choice(cx).queue_node_by_turns(cx.now, &plain, looks, may_be);
+            let queue_node = self.local.desk.choice(cx).by_turns(cx.now, &plain, looks, may_be);
             self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
         // Without a position, others get an overtake delay to come first.
         let visit = self.visits.open.get(&number);
-        if look.is_some() && visit.is_none_or(|visit| visit.queue_node.is_none()) {
+        if look.is_some() && visit.is_none_or(|visit| visit.node.is_none()) {
             ask_at = cx.now.after(overtake_delay);
         }
         self.pause(key, who, 0);
@@ -516,33 +510,29 @@ impl WaitQueues {
                 && self.local.desk.choice(cx).is_candidate(cx.now, node)
         };
         let is_candidate = |node: usize| is_able(node) && !visit.left_out.passed.contains(node);
-        let is_at_home = |queue_node: usize| {
-            is_candidate(queue_node) && !visit.left_out.alone_at.contains(queue_node)
-        };
+        let is_at_home =
+            |node: usize| is_candidate(node) && !visit.left_out.alone_at.contains(node);
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at = |queue_node: usize| {
-            visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(queue_node)
-        };
-        let queue_node = match visit
-            .queue_node
-            .filter(|queue_node| is_at_home(*queue_node) || is_looked_at(*queue_node))
-        {
-            Some(queue_node) => Some(queue_node),
-            None => self.local.desk.choice(cx).queue_node_among(&visit.key, is_candidate),
-        };
+        let is_looked_at =
+            |node: usize| visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(node);
+        let queue_node =
+            match visit.node.filter(|node| is_at_home(*node) || is_looked_at(*node)) {
+                Some(queue_node) => Some(queue_node),
+                None => self.local.desk.choice(cx).first_among(&visit.key, is_candidate),
+            };
         // It has looked at all of them. If its position is at the first one, it keeps it.
         let begins_again = queue_node.is_none() && !visit.left_out.passed.is_empty();
         let queue_node = match begins_again {
-            true => self.local.desk.choice(cx).queue_node_among(&visit.key, is_able),
+            true => self.local.desk.choice(cx).first_among(&visit.key, is_able),
             false => queue_node,
         };
-        if visit.queue_node != queue_node {
+        if visit.node != queue_node {
             self.leave_queue(cx, number);
         }
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
         };
-        visit.queue_node = queue_node;
+        visit.node = queue_node;
         if begins_again {
             (visit.left_out.alone_at, visit.left_out.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
@@ -593,7 +583,7 @@ impl WaitQueues {
                     self.leave_queue(cx, number);
                     // Where others are, it may join them later.
                     if position == 0 {
-                        self.visits.forget_queue_node(number);
+                        self.visits.forget_node(number);
                     }
                 }
                 self.visits.look_on(number, look);
@@ -630,7 +620,7 @@ impl WaitQueues {
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return false;
         };
-        if visit.is_listed && visit.queue_node != Some(node) {
+        if visit.is_listed && visit.node != Some(node) {
             // A position that could not be left when it moved: others come next there.
             if wakeup != Wakeup::Overtaken {
                 self.local.step_aside(cx, node, key.clone(), Step::Out);
@@ -698,14 +688,14 @@ impl WaitQueues {
         let is_quota_used =
             entry.and_then(|entry| self.local.entries.get(entry)).is_some_and(|entry| {
                 matches!(entry.quota, Quota::NotYet | Quota::Left(0))
-                    && !entry.seat.queue_nodes.is_empty()
+                    && !entry.seat.nodes.is_empty()
             });
         let position =
             entry.filter(|_| is_quota_used).and_then(|entry| self.local.give_position(cx, entry));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
             if let Some(queue_node) = position {
-                (visit.queue_node, visit.position) = (Some(queue_node), Some(0));
+                (visit.node, visit.position) = (Some(queue_node), Some(0));
                 (visit.is_listed, visit.is_notified, visit.is_inherited) = (true, true, true);
             }
         }
@@ -772,7 +762,7 @@ impl WaitQueues {
     /// The position goes to the next, but not if a local queue of plain locks of this engine stands
     /// there: it keeps the position, or queues up behind the others if its turn was over.
     pub(super) fn leave_queue(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some((queue_node, is_inherited)) = self.visits.leave_queue_node(number) else {
+        let Some((queue_node, is_inherited)) = self.visits.leave_node(number) else {
             return;
         };
         let Some(key) = self.visits.key_of(number).cloned() else {

@@ -22,14 +22,14 @@ impl LocalQueues {
     /// This key has no queue node there, and is not watched there.
     pub(super) fn exclude(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Exclusion) {
         let is_there =
-            |entry: &&mut QueueEntry| entry.seat.queue_node == Some(node) || entry.watch.has(node);
+            |entry: &&mut QueueEntry| entry.seat.node == Some(node) || entry.watch.has(node);
         let Some(entry) = self.entries.get_mut(number).filter(is_there) else {
             return;
         };
         entry.watch.remove(node);
-        if entry.seat.queue_node == Some(node) {
+        if entry.seat.node == Some(node) {
             if how == Exclusion::ForGood || entry.seat.position().is_none() {
-                entry.seat.queue_nodes.remove(node);
+                entry.seat.nodes.remove(node);
             }
             entry.seat.change(None);
         }

@@ -23,14 +23,14 @@ impl WaitQueues {
     /// The handshake with a node is complete.
     pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
         if !self.local.entries.is_empty() {
-            self.local.open_queue_node(cx, node);
+            self.local.open_node(cx, node);
             self.open_visits(cx, node);
         }
     }
 
     /// The node's connection has ended, it did not answer in time, or one cannot wait there (W3).
     pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
-        self.visits.lose_queue_node(node);
+        self.visits.lose_node(node);
         self.local.node_lost(cx, node);
     }
 
@@ -48,7 +48,7 @@ impl WaitQueues {
                 }
             }
             Learned::MayWait => {
-                self.local.open_queue_node(cx, node);
+                self.local.open_node(cx, node);
                 self.open_visits(cx, node);
                 for number in
                     self.local.entries.numbers_where(|entry| entry.watch.planned.contains(node))
@@ -59,9 +59,8 @@ impl WaitQueues {
             }
             Learned::CannotWait(obstacle) => self.local.cannot_wait(cx, node, obstacle),
             Learned::CannotWaitNow => {
-                let needs = |entry: &QueueEntry| {
-                    entry.seat.queue_node == Some(node) || entry.watch.has(node)
-                };
+                let needs =
+                    |entry: &QueueEntry| entry.seat.node == Some(node) || entry.watch.has(node);
                 for number in self.local.entries.numbers_where(needs) {
                     self.local.exclude(cx, node, number, Exclusion::ForNow);
                 }
@@ -163,12 +162,7 @@ impl WaitQueues {
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
             (WaitCommand::QueueUp(number), Reply::Position { position, expiry }) => {
-                match self
-                    .local
-                    .entries
-                    .get(number)
-                    .filter(|entry| entry.seat.queue_node == Some(node))
-                {
+                match self.local.entries.get(number).filter(|entry| entry.seat.node == Some(node)) {
                     Some(_) => self.local.handle_position(cx, node, number, (position, expiry)),
                     None => self.handle_visit_position(cx, number, position, expiry),
                 }
@@ -249,7 +243,7 @@ impl WaitQueues {
         let entry =
             self.local.queues.entry_of(&key).and_then(|it| self.local.entries.get(it).map(|_| it));
         match entry {
-            Some(number) => self.local.notify_entry(cx, node, number, wakeup),
+            Some(number) => self.local.wake_entry(cx, node, number, wakeup),
             None if self.notify_visit(cx, node, &key, wakeup) => {}
             // It is passed on to those behind.
             None if wakeup != Wakeup::Overtaken => {
@@ -265,12 +259,7 @@ impl WaitQueues {
 impl WaitQueues {
     /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
     /// next.
-    pub(crate) fn plan_release(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Key,
-        token: LockToken,
-    ) -> ReleasePlan {
+    pub(crate) fn plan(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) -> ReleasePlan {
         match self.visit_due(key) {
             None => self.local.plan_for(cx, key, token),
             visit => ReleasePlan { visit, ..ReleasePlan::USUAL },

@@ -92,13 +92,13 @@ impl ServerClock {
         &mut self,
         sent_at: Moment,
         now: Moment,
-        server_time: Duration,
+        seen: Duration,
         tolerance: impl Fn(Duration) -> Duration,
     ) -> bool {
-        let server_time = server_time.as_nanos() as i128;
+        let seen = seen.as_nanos() as i128;
         // Jumps of this machine's own clock are excluded: they must not hide one of the server's.
-        let least = server_time - i128::from(now.steady_nanos());
-        let most = server_time - i128::from(sent_at.steady_nanos());
+        let least = seen - i128::from(now.steady_nanos());
+        let most = seen - i128::from(sent_at.steady_nanos());
         // The reading may be as old as the request, so drift counts from there.
         let Some((before, at)) = self.ahead.replace((most, sent_at)) else {
             return false;
@@ -130,13 +130,9 @@ impl Node {
     pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
         self.guard.clock.unanswered = self.guard.clock.unanswered.saturating_sub(1);
         match reply {
-            Reply::Time(server_time) => {
+            Reply::Time(seen) => {
                 let drift = self.config.drift;
-                match self
-                    .guard
-                    .clock
-                    .has_jumped(sent_at, now, server_time, |time| drift.over(time))
-                {
+                match self.guard.clock.has_jumped(sent_at, now, seen, |time| drift.over(time)) {
                     true => Effect::ClockJumped,
                     false => Effect::Nothing,
                 }
@@ -239,8 +235,8 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    fn jumped(clock: &mut ServerClock, sent: u64, now: u64, server_time: u64) -> bool {
-        clock.has_jumped(at(sent), at(now), Duration::from_millis(server_time), |time| time / 100)
+    fn jumped(clock: &mut ServerClock, sent: u64, now: u64, seen: u64) -> bool {
+        clock.has_jumped(at(sent), at(now), Duration::from_millis(seen), |time| time / 100)
     }
 
     #[test]
@@ -261,9 +257,9 @@ mod tests {
             let mut clock = ServerClock::default();
             assert!(!jumped(&mut clock, 1_000, 1_000, 500_000));
             // A second later: 10 ms of drift and 5 ms of noise.
-            let server_time = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
+            let seen = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
             let drift = |time| time / 100;
-            assert_eq!(clock.has_jumped(at(2_000), at(2_000), server_time, drift), expected);
+            assert_eq!(clock.has_jumped(at(2_000), at(2_000), seen, drift), expected);
         }
     }
 
@@ -321,8 +317,8 @@ mod tests {
         assert!(jumps.count() > 0);
         // Whatever the date is.
         let mut clock = ServerClock::default();
-        let server_time = |i| 500_000 + 10 * i + 4 * i;
-        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, server_time(*i)));
+        let seen = |i| 500_000 + 10 * i + 4 * i;
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, seen(*i)));
         assert!(jumps.count() > 0);
     }
 }
