@@ -86,7 +86,7 @@ pub(crate) struct Doubt {
 }
 
 impl Doubt {
-    pub(super) fn says_anything(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         !self.connections.is_empty() || !self.uncounted.is_zero()
     }
 

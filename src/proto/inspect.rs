@@ -1,4 +1,5 @@
-//! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
+//! Inspection: finds the holder of a resource, without taking it. It waits for every node, not for
+//! a quorum.
 
 use super::Engine;
 use super::kind::{Claim, Lost, RoundKind};
@@ -41,8 +42,8 @@ impl Engine {
         Ok(self.operations.id_of(op))
     }
 
-    /// The handshake has shown that the server has no vote. If it lacks a command of every lock,
-    /// it can still tell who holds one: it is asked by those who wait, and no lock counts on it.
+    /// The handshake has shown that the server has no vote. If it lacks a command of every lock, it
+    /// still reports a lock's holder: waiting clients ask it, and no lock counts on it.
     #[cold]
     pub(super) fn refuse(&mut self, now: Moment, node: usize, reason: Unfit) {
         let outcome = NodeOutcome::Unfit(reason);

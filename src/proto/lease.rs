@@ -132,7 +132,8 @@ impl Lease {
         Lease::restored(Claim { key: Key::new(resource, &[]), token, ttl }, deadline)
     }
 
-    /// What releases the lock with a caller's value that has this token, whoever holds it (K13).
+    /// A lease that releases the lock with a caller's value that has this token, held by any client
+    /// (K13).
     #[doc(hidden)]
     pub fn of_value(resource: Resource, token: LockToken, max_ttl: Duration) -> Lease {
         let longest = Ttl::new(max_ttl).unwrap_or(Ttl::LONGEST);

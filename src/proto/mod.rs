@@ -851,14 +851,14 @@ impl Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (queued, places) = self.waits.local.sizes();
+        let (queued, entries) = self.waits.local.sizes();
         f.debug_struct("Engine")
             .field("nodes", &self.nodes.len())
             .field("ready", &self.nodes.ready())
             .field("operations", &self.operations.count())
             .field("rounds", &self.rounds.len())
             .field("queued", &queued)
-            .field("places", &places)
+            .field("places", &entries)
             .finish_non_exhaustive()
     }
 }

@@ -101,8 +101,8 @@ impl Notices {
         let reported = &mut self.nodes[node];
         let is_recent = reported.silent_at.is_some_and(|at| now.since(at) < INTERVAL);
         // A quarantine begins once; what keeps a node silent otherwise is said again.
-        let is_said_again = !matches!(notice, Notice::Quarantined(_));
-        let is_known = reported.is_silent || is_recent && is_said_again;
+        let is_repeated = !matches!(notice, Notice::Quarantined(_));
+        let is_known = reported.is_silent || is_recent && is_repeated;
         if !is_known {
             *reported = Reported { is_silent: true, silent_at: Some(now) };
             self.note(node, notice);

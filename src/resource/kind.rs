@@ -120,7 +120,7 @@ pub(crate) enum QueueOf {
     None,
 }
 
-/// Whether acquisitions of one engine that wait for it stand in a local queue (K9).
+/// Which acquisitions of one engine that wait for it ask the masters (K9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AskPolicy {
     /// One asks, and the others wait behind it.

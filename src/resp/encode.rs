@@ -23,7 +23,7 @@ static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE
 static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND, 1));
 static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET, 1));
 static ACQUIRE_FENCED_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(9, ACQUIRE_FENCED, 2));
-static RAISE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 2));
+static CONFIRM_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 2));
 
 /// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
@@ -103,7 +103,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_fenced_marked(out, script, claim, marker, counter, proposal);
         }
         Command::Confirm { key, token, counter, number } => {
-            append_counted(out, &RAISE_HEAD, key, token, counter);
+            append_counted(out, &CONFIRM_HEAD, key, token, counter);
             append_word(out, decimal(counter.bucket.into(), &mut digits));
             append_last(out, number);
         }

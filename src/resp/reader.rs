@@ -154,10 +154,10 @@ impl ReplyReader {
             return Ok(None);
         };
         let reply = decode(&pending[..length])?;
-        if let Reply::Replication(said) = reply {
+        if let Reply::Replication(reported) = reply {
             self.replication.0.clear();
             self.replication.0.extend_from_slice(&pending[..length]);
-            self.replication.1 = said;
+            self.replication.1 = reported;
         }
         self.start += length;
         Ok(Some(reply))
@@ -237,17 +237,20 @@ mod tests {
             format!("${}\r\n{text}\r\n", text.len())
         };
         let stream = [frame('a', "-1"), frame('a', "-1"), frame('b', "-1"), frame('b', "77")];
-        let said: Vec<_> = replies(stream.concat().as_bytes())
+        let reported: Vec<_> = replies(stream.concat().as_bytes())
             .unwrap()
             .into_iter()
             .map(|reply| match reply {
-                Reply::Replication(said) => said,
+                Reply::Replication(reported) => reported,
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(said[0], said[1]);
-        assert!(said[1].history != said[2].history && said[2].history == said[3].history);
-        assert_eq!((said[2].promoted, said[3].promoted), (Some(false), Some(true)));
+        assert_eq!(reported[0], reported[1]);
+        assert!(
+            reported[1].history != reported[2].history
+                && reported[2].history == reported[3].history
+        );
+        assert_eq!((reported[2].promoted, reported[3].promoted), (Some(false), Some(true)));
         let twice = [frame('a', "-1"), frame('a', "-1")].concat();
         for end in 0..twice.len() {
             let whole = end / (twice.len() / 2);

@@ -1,4 +1,4 @@
-//! The commands of clients that wait, to bytes, and what they are told, from bytes.
+//! Encodes the commands of waiting clients, and decodes their notifications.
 
 use std::sync::LazyLock;
 

@@ -322,7 +322,7 @@ impl Cleanup {
         }
         let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
         doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
-        doubt.says_anything().then_some(doubt)
+        doubt.is_known().then_some(doubt)
     }
 }
 

@@ -477,7 +477,7 @@ impl Nodes {
     }
 }
 
-/// Who the servers are, and whether their votes count.
+/// The identity of the servers, and whether their votes count.
 impl Nodes {
     /// The handshake is complete: decides whether the server may vote.
     pub(super) fn admit(&mut self, now: Moment, node: usize) -> Result<Identified, Unfit> {

@@ -230,7 +230,7 @@ impl Voting {
                 self.confirm(now, nodes, round, NodeSet::one(node));
                 self.judge(now, nodes, round)
             }
-            // Its own grant is beyond the number, or nobody waits for it (F10).
+            // Its own grant is beyond the number, or no acquisition waits for it (F10).
             Some(_) => self.vote(now, nodes, round, node, NodeOutcome::Outnumbered),
         }
     }
@@ -366,7 +366,7 @@ impl Voting {
         }
     }
 
-    /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
+    /// Whether a raise that was not handed out is of no use: no acquisition waits for it (F14).
     pub(crate) fn is_confirm_useless(&self, now: Moment, round: RoundId) -> bool {
         let voted = &self[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();

@@ -36,9 +36,9 @@ impl Refusals {
     pub(super) fn free(&self, round: RoundId, slots: u32) -> Vec<u32> {
         let reasons = &self.reasons[round.0];
         let is_free = |slot: &u32| {
-            let says =
+            let is_free =
                 |reason: &&Reason| matches!(reason, Reason::Free(free) if free.contains(*slot));
-            2 * reasons.iter().filter(says).count() > reasons.len()
+            2 * reasons.iter().filter(is_free).count() > reasons.len()
         };
         (0..slots).filter(is_free).collect()
     }

@@ -64,7 +64,7 @@ pub(crate) struct Waitable {
     /// Whether an answer was an error that passes.
     is_put_off: bool,
     lost_asking: u32,
-    /// Whether the operator was told that the node cannot.
+    /// Whether the operator knows that clients cannot wait there.
     is_reported: bool,
 }
 
@@ -119,7 +119,8 @@ impl Waitable {
         was_able
     }
 
-    /// Whether the operator has not been told yet that the node cannot; counts as told from now on.
+    /// Whether the operator does not know yet that clients cannot wait there; counts as reported
+    /// from now on.
     pub(super) fn is_inability_news(&mut self) -> bool {
         !std::mem::replace(&mut self.is_reported, true)
     }

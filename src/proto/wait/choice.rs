@@ -1,4 +1,4 @@
-//! The order in which clients choose the node whose queue they stand in (W2).
+//! The order in which clients choose the node in whose queue they wait (W2).
 //!
 //! All clients of a resource have to agree without talking to each other. So each node has a score
 //! for each key, from the name of its process alone (rendezvous hashing: Thaler and Ravishankar,
@@ -41,8 +41,8 @@ impl Choice<'_> {
             && !matches!(self.able[node].state(), QueueSupport::Unavailable(_))
     }
 
-    /// Whether a lock may be released there by the script that counts and notifies those who wait.
-    /// It takes less than a position in the queue.
+    /// Whether a lock may be released there by the script that counts and notifies waiters. It
+    /// takes less than a position in the queue.
     pub(super) fn may_release_at(self, node: usize) -> bool {
         let takes_no_script =
             self.able[node].state() == QueueSupport::Unavailable(QueueObstacle::Queue);
@@ -68,7 +68,7 @@ impl Choice<'_> {
 
     /// Where to look for others after so many looks: at each of these nodes in turn, from the
     /// likeliest queue node on.
-    pub(super) fn by_turns(
+    pub(super) fn rotated(
         &self,
         now: Moment,
         key: &Key,
@@ -107,10 +107,10 @@ impl Choice<'_> {
     }
 }
 
-/// Whether the node would read soon what it is sent, so that it may pass a turn on.
+/// Whether the node would read soon what it is sent, so that it may notify the next client.
 pub(super) fn may_pass_on(nodes: &Nodes, node: usize) -> bool {
     let at = &nodes[node];
-    nodes.open().contains(node) && !at.pipeline.has_timed_out() && at.pipeline.has_room_for_words()
+    nodes.open().contains(node) && !at.pipeline.has_timed_out() && at.pipeline.has_room_to_notify()
 }
 
 /// The node with the greatest score is the queue node.

@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The most names whose grants are counted. A new name takes the place of the shortest series.
 const NAMES_MAX: usize = 64;
 
-/// The locks that were taken in a row, without a place on the masters.
+/// The locks that were taken in a row, without a position on the masters.
 #[derive(Default)]
 pub(crate) struct ConsecutiveGrants {
     count: u32,

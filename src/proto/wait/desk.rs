@@ -66,8 +66,8 @@ impl Desk {
         self.orders.push_back(WaitOrder::SleepUntil(who.id, at.min(who.give_up_at)));
     }
 
-    /// Which of these queue nodes can be handed on at. The others get the usual release: a queue
-    /// node that stands still would tell of the turn when it is long over.
+    /// The queue nodes of a plan that can take its script now. The others get the usual release: an
+    /// overloaded node would notify the next client much too late.
     pub(crate) fn nodes_for(&self, nodes: &Nodes, plan: ReleasePlan, ready: NodeSet) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
         plan.nodes.and(ready).iter().filter(|node| choice.may_release_at(*node)).collect()

@@ -1,5 +1,5 @@
-//! What an engine knows of its positions in the queues on the masters: an *entry* for each key that
-//! it waits for, or holds after it has waited.
+//! The entries of an engine in the queues on the masters, one for each key that it waits for, or
+//! holds after it has waited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,13 +22,13 @@ const DOUBLINGS_MAX: u32 = 16;
 /// After so many refused rounds in a row no pause is cut short: the lock seems to be free, and no
 /// quorum can be had of it.
 const HASTENED_MAX: u32 = 8;
-/// Who stands far back looks at a free lock after so many overtake delays at most.
+/// The longest wait of an engine far back before it takes a free lock, in overtake delays.
 pub(super) const OVERTAKE_DELAYS_MAX: u32 = 64;
-/// The most grants of one engine in a row while others stand in the queue (W13).
+/// The most consecutive grants of one engine while others wait in the queue (W13).
 pub(super) const QUOTA_MAX: u32 = 16;
 /// The position that a full queue says.
 pub(super) const POSITION_NONE: u32 = 1_023;
-/// How long after a hand-on an engine does not try before it has queued up (W7).
+/// How long after a release to the next client an engine queues up before it tries (W7).
 pub(super) const CONTENDED_FOR: Duration = Duration::from_secs(1);
 
 /// How many times in a row a local queue may take the lock that it has (W13).
@@ -36,7 +36,7 @@ pub(super) const CONTENDED_FOR: Duration = Duration::from_secs(1);
 pub(crate) enum Quota {
     /// It has not got the lock yet.
     NotYet,
-    /// Nobody else is known to wait.
+    /// No other client is known to wait.
     Unlimited,
     Left(u32),
 }
@@ -59,7 +59,7 @@ pub(super) enum StartedBy {
 pub(crate) struct QueueEntry {
     pub(super) key: Key,
     pub(super) seat: Seat,
-    /// Nodes with queues of others, who see another node as the queue node.
+    /// Nodes where other clients queue for this key.
     pub(super) other_queues: NodeSet,
     /// The lock that its engine holds.
     pub(super) held: Option<LockToken>,
@@ -112,7 +112,7 @@ impl QueueEntry {
         self.check_at = Some(self.check_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Its position is told: those far back need not look soon.
+    /// The queue node has reported its position: entries far back need not look soon.
     pub(super) fn note_position(&mut self, now: Moment, position: u32) {
         self.seat.phase = Phase::Queued(position);
         if position < POSITION_NONE {
@@ -175,7 +175,7 @@ impl QueueEntry {
     }
 }
 
-/// Where its engine stands in the queues on the masters.
+/// Where its engine waits in the queues on the masters.
 #[derive(Default)]
 pub(super) struct Seat {
     /// The node whose queue it uses. `None` if that node was lost.
@@ -192,7 +192,7 @@ pub(super) enum Phase {
     #[default]
     Unqueued,
     Asked,
-    /// So many stand before it, as far as it was told.
+    /// The number of entries before it, as last reported.
     Queued(u32),
 }
 
@@ -210,7 +210,7 @@ impl Seat {
         }
     }
 
-    /// How many stand before it, as far as it was told.
+    /// The number of entries before it, as last reported.
     pub(super) fn position(&self) -> Option<u32> {
         let Phase::Queued(position) = self.phase else { return None };
         Some(position)
@@ -303,7 +303,7 @@ pub(super) struct FreeSince {
 pub(super) struct Watch {
     /// The number of the last watch: answers to others say nothing.
     pub(super) number: u32,
-    /// The nodes whose answer to it is missing; those that will tell of a change; and those to be
+    /// The nodes whose answer to it is missing; those that will report a change; and those to be
     /// watched as soon as this is possible.
     pub(super) pending: NodeSet,
     pub(super) watched: NodeSet,
@@ -316,7 +316,8 @@ pub(super) struct Watch {
     fruitless: u32,
     /// Moves the watched pair on (W10).
     pub(super) rotation: usize,
-    /// Whether a change may be one that leaves the lock held.
+    /// Whether a round was started by an invalidation without a look at the key: the next change
+    /// may leave the lock held as well.
     pub(super) change_is_ambiguous: bool,
 }
 
@@ -335,7 +336,7 @@ impl Watch {
         self.again_at.filter(|at| now < *at)
     }
 
-    /// Answers to the last watch, and what its nodes tell, say nothing from now on.
+    /// Answers to the last watch, and reports of its nodes, are ignored from now on.
     pub(super) fn forget(&mut self) {
         self.number = self.number.wrapping_add(1);
         self.free_at = None;
@@ -446,7 +447,7 @@ impl QueueEntries {
         self.get_mut(number).expect("the stand was just looked up")
     }
 
-    /// What is watched at this node: if any key may have changed, tell each of them.
+    /// The entries that watch a key at this node: if any key may have changed, each may have.
     pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
         self.numbers_where(|entry| entry.watch.watched.contains(node))
     }

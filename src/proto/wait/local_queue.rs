@@ -26,7 +26,7 @@ use crate::token::LockToken;
 const QUEUES_TIDY: usize = 256;
 /// A node that refuses a position by an error that passes is asked for one again after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
-/// Clients that stand in no queue are believed to want a lock for so long after one had it.
+/// Clients that poll are believed to want a lock for so long after one of them had it.
 const POLLERS_FOR: Duration = Duration::from_secs(1);
 
 /// An acquisition that waits, and until when at most.
@@ -41,7 +41,7 @@ pub(crate) struct WaitingOp {
 pub(crate) struct Departure {
     /// The lock that it has got, and until when that is valid.
     pub(crate) got: Option<(LockToken, Moment)>,
-    /// What the nodes have said to it, if others will want to know.
+    /// Reports of its last round, if later acquisitions need them.
     pub(crate) report: Option<(Failure, LockError)>,
     /// Whether it was waiting until now.
     pub(crate) was_waiting: bool,
@@ -77,8 +77,7 @@ struct Queue {
     /// Those that have ended since `others` was last tidied: they are skipped when their turn
     /// comes, or removed when they are many.
     gone: BTreeSet<OpId>,
-    /// What the nodes said to the acquisition that asks for the others, or to one before it, in the
-    /// last round that was not cut off.
+    /// Reports of this queue's last complete round.
     report: Option<(Failure, LockError)>,
     /// The number of its entry in the queues on the masters, if it has one.
     entry: Option<u32>,
@@ -86,8 +85,8 @@ struct Queue {
     contended: Option<(Moment, Option<usize>)>,
     /// Its locks since it last left the masters to others (W13).
     grants: ConsecutiveGrants,
-    /// Until then, clients that stand in no queue are believed to want the lock; and until when the
-    /// local queue leaves it to them.
+    /// Until then, clients that poll are believed to want the lock; and until when the local queue
+    /// leaves it to them.
     pollers_until: Option<Moment>,
     yields: Option<Moment>,
     excluded: Option<Box<ExcludedNodes>>,
@@ -174,7 +173,7 @@ impl Queues {
         }
     }
 
-    /// What the nodes have said to this queue in the last whole round.
+    /// Reports of this queue's last complete round.
     pub(crate) fn report_of(&self, key: &Key) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()
     }
@@ -237,7 +236,7 @@ impl Queues {
         }
     }
 
-    /// Nobody waits on this node: no news if it was another one that had said so.
+    /// This node's queue is empty. A mark that another node has set stays.
     pub(super) fn clear_contended(&mut self, now: Moment, key: &Key, node: usize) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.contended.take_if(|(_, by)| by.is_none_or(|by| by == node));
@@ -302,7 +301,7 @@ impl Queues {
         }
     }
 
-    /// The local queue got the lock when one gave it up that told nobody.
+    /// The lock was released without a notification: a client that polls may want it.
     pub(super) fn note_pollers(&mut self, now: Moment, key: &Key) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.pollers_until = Some(now.after(POLLERS_FOR));
@@ -453,8 +452,8 @@ impl LocalQueues {
         }
     }
 
-    /// Promotes the next waiter if there is no first. It inherits the place of the one before it;
-    /// if that one was waiting there, nothing else changes (W12).
+    /// Promotes the next waiter if there is no first. It inherits the position of the one before
+    /// it; if that one was waiting there, nothing else changes (W12).
     fn call_next(&mut self, cx: &mut Cx<'_>, key: &Key, was_waiting: bool) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
@@ -533,7 +532,7 @@ impl LocalQueues {
     }
 }
 
-/// What the nodes have said to those that wait.
+/// Figures of waiting acquisitions.
 impl LocalQueues {
     /// How many acquisitions wait, and how many places and commands about them there are.
     pub(crate) fn sizes(&self) -> (usize, usize) {
@@ -564,7 +563,7 @@ mod tests {
         assert!(queues.by_key.is_empty());
     }
 
-    /// Who does not know the seed does not know which names collide.
+    /// Without the seed, names that collide cannot be chosen.
     #[test]
     fn hash_depends_on_the_seed() {
         let hash = |seed| Keyed(seed).hash_one("invoice:42");

@@ -39,10 +39,10 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::Entropy;
 
-/// Part of the time after which a head is believed to sleep; the rest is round trips.
+/// The fixed part of the overtake delay; the rest is round trips.
 const OVERTAKE_DELAY_MIN: Duration = Duration::from_millis(2);
 const OVERTAKE_ROUND_TRIPS: u32 = 4;
-/// The next one looks after this time in any case.
+/// The second waiter checks the lock after at most this time.
 const OVERTAKE_DELAY_MAX: Duration = Duration::from_millis(500);
 
 /// What a wait may see and use of the engine during one input.
@@ -59,7 +59,8 @@ impl Cx<'_> {
         self.nodes.round_trip(self.rounds_take)
     }
 
-    /// The time after which a head that was notified is believed to sleep.
+    /// How long a notified first waiter has before the next one takes the lock: it seems to be
+    /// asleep.
     fn overtake_delay(&self) -> Duration {
         (OVERTAKE_DELAY_MIN + self.round_trip().saturating_mul(OVERTAKE_ROUND_TRIPS))
             .min(OVERTAKE_DELAY_MAX)

@@ -172,8 +172,8 @@ impl LocalQueues {
         self.desk.send(node, WaitCommand::Able(Ability::Hello));
     }
 
-    /// The connection is of no use for waiting. A queue that stands there looks for another queue
-    /// node.
+    /// The connection is of no use for waiting. A local queue that waits there looks for another
+    /// queue node.
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: QueueObstacle) {
         self.desk.set_unable(cx, node, obstacle);
         self.node_lost(cx, node);
@@ -224,8 +224,8 @@ impl LocalQueues {
         }
     }
 
-    /// The timer of a local queue's first has fired. Returns whether it stands in a queue; then
-    /// what was due is done.
+    /// The timer of a local queue's first has fired. Returns whether it waits in a queue; then
+    /// everything that was due is done.
     pub(super) fn handle_entry_due(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         let Some(number) = self.queues.entry_of(key) else {
             return false;
@@ -314,7 +314,7 @@ impl LocalQueues {
         };
         self.queues.set_entry(&key, None);
         for queue_node in seat.nodes.iter() {
-            self.step_aside(cx, queue_node, key.clone(), Step::Out);
+            self.step_out(cx, queue_node, key.clone(), Step::Out);
         }
     }
 
@@ -323,7 +323,7 @@ impl LocalQueues {
         let QueueEntry { key, seat, .. } = self.entries.remove(number)?;
         self.queues.set_entry(&key, None);
         for other in seat.nodes.iter().filter(|other| Some(*other) != seat.node) {
-            self.step_aside(cx, other, key.clone(), Step::Out);
+            self.step_out(cx, other, key.clone(), Step::Out);
         }
         seat.node
     }
@@ -339,16 +339,15 @@ impl LocalQueues {
             (entry.seat.phase, entry.check_at) = (Phase::Unqueued, None);
             entry.watch.forget();
         }
-        self.step_aside(cx, queue_node, key, Step::Out);
+        self.step_out(cx, queue_node, key, Step::Out);
         if is_there {
             self.ask_for_position(cx, number);
             self.set_entry_timer(number);
         }
     }
 
-    /// A queue node that stands still is not told: the position there is passed over, or passed on
-    /// when it is notified.
-    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, queue_node: usize, key: Key, to: Step) {
+    /// Sends nothing to an overloaded node; its queue skips this entry when it is next.
+    pub(super) fn step_out(&mut self, cx: &Cx<'_>, queue_node: usize, key: Key, to: Step) {
         if !may_pass_on(cx.nodes, queue_node) {
             return;
         }
@@ -363,7 +362,7 @@ impl LocalQueues {
         self.queues.waiting_first(&entry.key)
     }
 
-    /// How many engines stand before this one in the queue for this lock, as far as it was told.
+    /// How many engines wait before this one in the queue for this lock, as last reported.
     pub(crate) fn position_of(&self, key: &Key) -> Option<u32> {
         let number = self.queues.entry_of(key)?;
         self.entries.get(number)?.seat.position().filter(|position| *position != POSITION_NONE)

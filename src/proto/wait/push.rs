@@ -13,7 +13,7 @@ impl LocalQueues {
         if is_elsewhere && matches!(wakeup, Wakeup::Second | Wakeup::Asked) {
             // It waits, but looks after the lock at another queue node.
             let key = entry.key.clone();
-            return self.step_aside(cx, node, key, Step::Out);
+            return self.step_out(cx, node, key, Step::Out);
         }
         if wakeup == Wakeup::Asked
             || entry.held.is_some()

@@ -13,7 +13,7 @@ use crate::token::LockToken;
 
 /// How an entry goes on when its local queue has the lock, or no longer wants it.
 impl LocalQueues {
-    /// The local queue has the lock (W11). A client that stood before it slept and is dropped.
+    /// The local queue has the lock (W11). The entries before ours did not react and are removed.
     pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
         let Some(number) = self.queues.entry_of(key) else {
             return;
@@ -22,7 +22,7 @@ impl LocalQueues {
         let Some(entry) = self.entries.get_mut(number) else {
             return;
         };
-        // Who overtakes comes behind one that sleeps, and behind no poller.
+        // Taking over from a sleeping waiter is no sign of a client that polls.
         let saw_held = std::mem::take(&mut entry.saw_held);
         let found_free = entry.last_round.is_some_and(|by| by != StartedBy::Notification);
         if found_free && saw_held && entry.seat.phase == Phase::Queued(0) {
@@ -39,12 +39,12 @@ impl LocalQueues {
             let others = u32::try_from(others).unwrap_or(QUOTA_MAX);
             entry.quota = Quota::Left(others.min(QUOTA_MAX));
         }
-        // At a queue node where the local queue does not stand yet, no client is known to sleep.
+        // At a queue node that does not list the local queue yet, no client is known to sleep.
         let listed_at = entry.seat.node.filter(|node| entry.seat.nodes.contains(*node));
         if let Some(queue_node) = listed_at.filter(|_| entry.seat.phase != Phase::Queued(0)) {
             entry.seat.phase = Phase::Queued(0);
             self.desk.stats.skipped += 1;
-            self.step_aside(cx, queue_node, key.clone(), Step::ToFront);
+            self.step_out(cx, queue_node, key.clone(), Step::ToFront);
         }
     }
 
@@ -63,8 +63,7 @@ impl LocalQueues {
         }
         let is_awaited = self.queues.first_of(key).is_some();
         let number = self.queues.entry_of(key);
-        // A series without a place on the masters ends at all nodes, so that it is not much longer
-        // than the turns of those who wait.
+        // After `QUOTA_MAX` locks without having queued, notify waiters on every node.
         let is_counted = is_awaited || number.is_none() && self.queues.end_grants_if_many(key);
         let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) else {
             // No other client is known to wait: count, if this local queue is about to take it
@@ -83,7 +82,7 @@ impl LocalQueues {
         };
         let queue_node = entry.seat.node.map_or(NodeSet::EMPTY, NodeSet::one);
         match entry.quota {
-            // No other client stands in its queue, but one might stand in another.
+            // No other client waits in its queue, but one might wait in another.
             Quota::Unlimited if is_awaited => {
                 ReleasePlan { nodes: self.counted_node(cx, key), ..ReleasePlan::USUAL }
             }
@@ -96,7 +95,8 @@ impl LocalQueues {
                 queue_nodes.extend(queue_node);
                 queue_nodes.extend(entry.other_queues);
                 self.desk.stats.notifications_sent += 1;
-                // Those who wait have left a queue node that stands still, as a new wait would.
+                // Waiters have moved away from an overloaded node: notify the next candidate as
+                // well.
                 if !queue_node.iter().any(|node| may_pass_on(cx.nodes, node))
                     && self.desk.has_channel(cx)
                 {
@@ -113,12 +113,12 @@ impl LocalQueues {
         let (looks, excluded) = (self.queues.note_look(key), self.queues.excluded(cx.now, key));
         let may_be =
             |node: usize| self.desk.choice(cx).may_release_at(node) && !excluded.contains(node);
-        let queue_node = self.desk.choice(cx).by_turns(cx.now, key, looks, may_be);
+        let queue_node = self.desk.choice(cx).rotated(cx.now, key, looks, may_be);
         queue_node.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
-    /// The lock was handed on: the local queue stands behind those who are told, or leaves (W13).
-    /// Returns whether its first waits there.
+    /// The lock was released to the next client: the local queue queues up behind it, or leaves
+    /// (W13). Returns whether its first waits there.
     pub(super) fn queue_after_release(&mut self, cx: &mut Cx<'_>, key: &Key) -> bool {
         // A series has ended: the answers say whether others wait.
         let Some(number) = self.queues.entry_of(key) else {
@@ -140,7 +140,7 @@ impl LocalQueues {
         first.is_some()
     }
 
-    /// A queue node has said how many stand in its queue (W7, W13).
+    /// A queue node has reported the length of its queue (W7, W13).
     fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Key, left: u64) {
         let number = self.queues.entry_of(key);
         if let Some(entry) = number.and_then(|number| self.entries.get_mut(number)) {

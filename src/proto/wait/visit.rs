@@ -1,7 +1,7 @@
 //! Positions of other kinds of lock in the queues for plain ones (K9): a *visit* for each plain key
 //! that refuses such acquisitions.
 //!
-//! A visit tells when to try, and nothing else: an acquisition that waits there also asks again
+//! A visit decides when to try, and nothing else: an acquisition that waits there also asks again
 //! after random delays.
 //!
 //! An acquisition that is always granted has no visit. After a series of such locks, the next one
@@ -26,10 +26,11 @@ use crate::token::LockToken;
 /// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
 const VISITS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 128;
-/// Who was notified so often in a row, and was refused, queues up again after a delay.
+/// An acquisition that was notified so often in a row, and was refused, queues up again after a
+/// delay.
 const IN_VAIN_MAX: u32 = 4;
 /// An acquisition that is refused more often than this, although it is the first of its queue
-/// node's queue, looks for a position at another node: clients that see other candidates stand
+/// node's queue, looks for a position at another node: clients that see other candidates wait
 /// there.
 const ALONE_MAX: u32 = 1;
 
@@ -48,7 +49,7 @@ struct QueueVisit {
     /// The acquisitions that wait for it, and which of them may share the lock.
     members: Vec<(OpId, AskPolicy)>,
     node: Option<usize>,
-    /// The last position that it was told.
+    /// Its position, as last reported.
     position: Option<u32>,
     /// Whether the queue node's queue lists it, or is about to.
     is_listed: bool,
@@ -56,7 +57,8 @@ struct QueueVisit {
     is_notified: bool,
     /// How often in a row it was notified in vain.
     in_vain: u32,
-    /// The lock that it was told to take, and until when it is valid: it keeps the position.
+    /// The lock that it got after a notification, and until when it is valid: it keeps the
+    /// position.
     held: Option<(LockToken, Moment)>,
     /// AfterRefusal rounds in a row since its queue node said that its position is the first.
     alone: u32,
@@ -76,7 +78,7 @@ struct QueueVisit {
 struct LeftOut {
     /// Those that gave none.
     excluded: NodeSet,
-    /// Those where others do not seem to stand.
+    /// Those where other clients do not seem to wait.
     alone_at: NodeSet,
     /// The latter when its position is not at the first candidate: it returns there after each
     /// other node.
@@ -220,7 +222,7 @@ impl QueueVisits {
         AfterRefusal::PassOn
     }
 
-    /// Those to try now, of whom only the first may take what cannot be shared.
+    /// The acquisitions to try now. Only the first may take a lock that cannot be shared.
     fn to_try(&self, number: u32) -> Vec<OpId> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
         let Some((first, asks)) = members.first() else {
@@ -334,7 +336,7 @@ impl QueueVisits {
         Some((plain[look.key % plain.len()].clone(), Some(look)))
     }
 
-    /// What the acquisition asks for: of slots, the one whose queue it stands in.
+    /// The key that the acquisition asks for: of slots, the one in whose queue it waits.
     pub(crate) fn asked_by(&self, id: OpId, key: Key) -> Key {
         if key.row().queue != QueueOf::OfSlot {
             return key;
@@ -370,7 +372,8 @@ impl QueueVisits {
         }
     }
 
-    /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
+    /// Its next position is at the first candidate: a look, or its being alone, has led it
+    /// elsewhere.
     fn forget_node(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
             (visit.node, visit.left_out.passed) = (None, NodeSet::EMPTY);
@@ -453,7 +456,8 @@ impl WaitQueues {
             return Some(cx.now.after(cx.overtake_delay().saturating_mul(ASK_DELAYS)));
         }
         self.queue_visit(cx, number);
-        // Those that hold a key of a set may stand in the queue of another, and tell no others.
+        // Holders of one key of a set may wait in the queue of another key, and notify no waiter of
+        // this one.
         (queue == QueueOf::OfHeldName).then(|| set_asks_at(cx, attempts))
     }
 
@@ -482,7 +486,7 @@ impl WaitQueues {
             // Not all clients see the same candidates.
             let looks = if look.ended % 2 == 0 { 0 } else { 1 + look.ended / 2 };
             let may_be = |node: usize| self.local.desk.choice(cx).may_wait_at(node);
-            let queue_node = self.local.desk.choice(cx).by_turns(cx.now, &plain, looks, may_be);
+            let queue_node = self.local.desk.choice(cx).rotated(cx.now, &plain, looks, may_be);
             self.visits.look(number, (id, look), queue_node);
         }
         self.queue_visit(cx, number);
@@ -515,11 +519,10 @@ impl WaitQueues {
         // A look may be at a node that is a candidate for others alone.
         let is_looked_at =
             |node: usize| visit.look.is_some() && self.local.desk.choice(cx).may_wait_at(node);
-        let queue_node =
-            match visit.node.filter(|node| is_at_home(*node) || is_looked_at(*node)) {
-                Some(queue_node) => Some(queue_node),
-                None => self.local.desk.choice(cx).first_among(&visit.key, is_candidate),
-            };
+        let queue_node = match visit.node.filter(|node| is_at_home(*node) || is_looked_at(*node)) {
+            Some(queue_node) => Some(queue_node),
+            None => self.local.desk.choice(cx).first_among(&visit.key, is_candidate),
+        };
         // It has looked at all of them. If its position is at the first one, it keeps it.
         let begins_again = queue_node.is_none() && !visit.left_out.passed.is_empty();
         let queue_node = match begins_again {
@@ -555,7 +558,7 @@ impl WaitQueues {
         }
     }
 
-    /// The queue node has told the position.
+    /// The queue node has reported the position.
     pub(super) fn handle_visit_position(
         &mut self,
         cx: &mut Cx<'_>,
@@ -590,7 +593,7 @@ impl WaitQueues {
                 self.start_visiting(who);
             }
         } else if position == 0 && expiry == Expiry::Absent {
-            // Others may stand elsewhere, and were told.
+            // Others may wait elsewhere, and were notified.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {
                     self.local.desk.orders.push_back(WaitOrder::WakeBy(id, ask_at));
@@ -623,7 +626,7 @@ impl WaitQueues {
         if visit.is_listed && visit.node != Some(node) {
             // A position that could not be left when it moved: others come next there.
             if wakeup != Wakeup::Overtaken {
-                self.local.step_aside(cx, node, key.clone(), Step::Out);
+                self.local.step_out(cx, node, key.clone(), Step::Out);
             }
             return true;
         }
@@ -633,7 +636,7 @@ impl WaitQueues {
         if visit.members.is_empty() {
             return false;
         }
-        // Others stand in the same queue.
+        // Other clients wait in the same queue.
         visit.alone = 0;
         match wakeup {
             Wakeup::TakeNow => {
@@ -667,7 +670,7 @@ impl WaitQueues {
     }
 
     /// This engine's local queue releases a plain lock. Returns the visit that asks before the
-    /// local queue does: the local queue has the engine's place on the masters, and nothing else
+    /// local queue does: the local queue has the engine's position on the masters, and nothing else
     /// would let the visit in.
     pub(super) fn visit_due(&mut self, key: &Key) -> Option<u32> {
         if self.visits.open.is_empty() {
@@ -751,7 +754,7 @@ impl WaitQueues {
         }
     }
 
-    /// The position goes to the next, and those who wait here queue up behind.
+    /// The position goes to the next, and the acquisitions that wait here queue up behind it.
     pub(super) fn move_on(&mut self, cx: &mut Cx<'_>, number: u32) {
         self.leave_queue(cx, number);
         if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
@@ -759,7 +762,7 @@ impl WaitQueues {
         }
     }
 
-    /// The position goes to the next, but not if a local queue of plain locks of this engine stands
+    /// The position goes to the next, but not if a local queue of plain locks of this engine waits
     /// there: it keeps the position, or queues up behind the others if its turn was over.
     pub(super) fn leave_queue(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some((queue_node, is_inherited)) = self.visits.leave_node(number) else {
@@ -769,14 +772,14 @@ impl WaitQueues {
             return;
         };
         match self.local.queues.entry_of(&key) {
-            None => self.local.step_aside(cx, queue_node, key, Step::Out),
+            None => self.local.step_out(cx, queue_node, key, Step::Out),
             Some(entry) if is_inherited => self.local.queue_up_again(cx, entry, queue_node),
             Some(_) => {}
         }
     }
 }
 
-/// The plain key that stands in the way of this acquisition.
+/// The plain key that refuses this acquisition.
 fn plain_key_of(key: &Key, held: Option<usize>) -> Option<Key> {
     let index = match key.row().queue {
         QueueOf::Own | QueueOf::None => return None,

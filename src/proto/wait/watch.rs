@@ -1,5 +1,5 @@
-//! Where the engine stands, and whether the lock is free: the answers to a wait's commands, and
-//! which nodes are watched (W5, W8 to W11).
+//! The engine's position, and whether the lock is free: the answers to a wait's commands, and which
+//! nodes are watched (W5, W8 to W11).
 
 use std::mem;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::proto::status::QueueSupport;
 use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 
-/// How many nodes tell of a change (W8).
+/// How many nodes report a change (W8).
 const WATCHED_NODES: usize = 2;
 
-/// Where the engine stands, and whether the lock is free.
+/// The engine's position, and whether the lock is free.
 impl LocalQueues {
     /// This key has no queue node there, and is not watched there.
     pub(super) fn exclude(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Exclusion) {
@@ -38,7 +38,7 @@ impl LocalQueues {
         self.set_entry_timer(number);
     }
 
-    /// The queue node of a local queue has told the position, and how long the lock lives there
+    /// The queue node has reported the local queue's position, and how long the lock lives there
     /// (W5).
     pub(super) fn handle_position(
         &mut self,
@@ -57,7 +57,7 @@ impl LocalQueues {
         };
         let entry = self.entries.entry(number);
         let is_relevant = self.desk.relevant_nodes(cx, entry.backoff.refused).contains(node);
-        // Those far back ask the relevant nodes: if all before them sleep, nothing else does.
+        // Waiters far back check the key themselves, in case all before them are asleep.
         let is_free = expiry == Expiry::Absent && (is_relevant || position > 1);
         let yields = self.queues.yields_until(cx.now, &entry.key, who).filter(|_| is_free);
         let entry = self.entries.entry(number);
@@ -85,7 +85,7 @@ impl LocalQueues {
         self.set_entry_timer(number);
     }
 
-    /// Looks at the lock, and asks to be told of its next change (W8, W9).
+    /// Looks at the lock, and asks for a notification of its next change (W8, W9).
     pub(super) fn watch(&mut self, cx: &mut Cx<'_>, number: u32) {
         let wait = cx.overtake_delay();
         let entry = self.entries.entry(number);
@@ -162,7 +162,7 @@ impl LocalQueues {
         }
     }
 
-    /// A watched node has told how long the key lives there (W8).
+    /// A watched node has reported how long the key lives there (W8).
     pub(super) fn handle_expiry(
         &mut self,
         cx: &mut Cx<'_>,

@@ -247,7 +247,7 @@ impl WaitQueues {
             None if self.notify_visit(cx, node, &key, wakeup) => {}
             // It is passed on to those behind.
             None if wakeup != Wakeup::Overtaken => {
-                self.local.step_aside(cx, node, key, Step::Out);
+                self.local.step_out(cx, node, key, Step::Out);
             }
             None => {}
         }

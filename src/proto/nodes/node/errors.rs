@@ -84,11 +84,11 @@ impl Errors {
             Some(password) => without_password(words, password),
             None => words.to_owned(),
         };
-        self.keep_words(outcome, without_tokens(&words).into());
+        self.keep_text(outcome, without_tokens(&words).into());
     }
 
     /// As above, for words that have no secret.
-    pub(super) fn keep_words(&mut self, outcome: NodeOutcome, words: Arc<str>) {
+    pub(super) fn keep_text(&mut self, outcome: NodeOutcome, words: Arc<str>) {
         self.last = Some(LastError::Failure(outcome, words));
     }
 }

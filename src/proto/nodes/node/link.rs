@@ -31,8 +31,8 @@ pub(crate) enum State {
         deadline: Moment,
     },
     Ready,
-    /// The server lacks a command that every lock needs (R32). It is asked who holds a lock, and is
-    /// sent nothing else.
+    /// The server lacks a command that every lock needs (R32). It is asked for the holder of a
+    /// lock, and is sent nothing else.
     Limited,
     BackOff {
         retry_at: Moment,
@@ -130,8 +130,8 @@ impl Link {
         self.ready_at = now;
     }
 
-    /// The handshake is complete, and the server lacks a command: from now on, it is only asked who
-    /// holds a lock.
+    /// The handshake is complete, and the server lacks a command: from now on, it is only asked
+    /// which client holds a lock.
     pub(crate) fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
         self.foreign = None;
         self.state = State::Limited;
@@ -153,7 +153,7 @@ impl Link {
                 self.failures = 0;
             }
         }
-        let says_nothing = match self.state {
+        let is_silent = match self.state {
             State::Connecting { .. } => true,
             State::Handshaking { .. } => !self.is_heard,
             _ => false,
@@ -174,7 +174,7 @@ impl Link {
             }
             failures => {
                 let share = now.steadily_since(self.failing_since) / BACK_OFF_SHARE;
-                let most = match says_nothing {
+                let most = match is_silent {
                     true => share.clamp(BACK_OFF_SOON, BACK_OFF_MAX),
                     false => BACK_OFF_MAX,
                 };
@@ -309,7 +309,7 @@ impl Node {
         Some(deadline)
     }
 
-    /// Whether it can be asked now who holds a lock, and nothing else.
+    /// Whether it can only be asked now for the holder of a lock.
     pub(crate) fn can_only_be_asked(&self) -> bool {
         self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_timed_out()
     }

@@ -129,7 +129,7 @@ impl Node {
         random: u64,
     ) -> Moment {
         if let (Some(words), true) = (self.link.foreign.take(), is_of_peer(outcome)) {
-            self.errors.keep_words(outcome, words);
+            self.errors.keep_text(outcome, words);
         }
         self.errors.note_failure(outcome);
         self.guard.identity.note_last_reply(self.pipeline.last_reply_at);

@@ -24,7 +24,7 @@ const TIMED_OUT_FOR_MAX: Duration = Duration::from_secs(1);
 /// The most commands that wait for a connection.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A node that has left so many commands unanswered is not sent what others are to be told.
-const UNANSWERED_WORDS_MAX: usize = 8_192;
+const UNANSWERED_TO_NOTIFY_MAX: usize = 8_192;
 /// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -50,8 +50,8 @@ pub(crate) struct Pipeline {
     /// Smoothed time from command to reply.
     latency_nanos: Option<u64>,
     /// The shortest time from command to reply on this connection, and how many times were
-    /// measured, those at the same moment once. Plain grants are left out: who waits sees other
-    /// replies.
+    /// measured, those at the same moment once. Only replies that a waiting client also gets are
+    /// measured.
     least_nanos: u64,
     samples: u32,
     timeout: Duration,
@@ -189,8 +189,8 @@ impl Pipeline {
     }
 
     /// Whether another command may be sent that tells others of a turn.
-    pub(crate) fn has_room_for_words(&self) -> bool {
-        self.in_flight() < UNANSWERED_WORDS_MAX
+    pub(crate) fn has_room_to_notify(&self) -> bool {
+        self.in_flight() < UNANSWERED_TO_NOTIFY_MAX
     }
 
     /// Whether the command of such a round waits for the connection.

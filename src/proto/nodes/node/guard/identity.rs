@@ -44,7 +44,7 @@ pub(crate) struct Identified {
     pub(crate) is_news: bool,
 }
 
-/// Who answers at a node's address, on this connection and on those before.
+/// The process at a node's address, on this connection and on earlier ones.
 #[derive(Default)]
 pub(crate) struct Identity {
     /// What the server reported about itself on this connection.
