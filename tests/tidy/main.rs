@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod arrows;
+mod identifiers;
 mod limits;
 mod messages;
 mod pages;

@@ -78,7 +78,7 @@ pub fn sources(files: &[(String, String)]) -> Vec<Source> {
 }
 
 /// `NodeId`, `node_id` and `NODE_ID` are the words `node` and `id`.
-fn words(name: &str) -> Vec<String> {
+pub fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_small = false;
     for letter in name.chars() {
