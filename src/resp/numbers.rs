@@ -1,4 +1,4 @@
-//! What the numbers that scripts and servers answer with stand for.
+//! The meaning of the numbers that scripts and servers answer with.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const PTTL_OFFSET: i64 = 2;
 /// Scripts that take other kinds of lock say from this number on why they do not.
 const REASON_FIRST: i64 = 2;
 
-/// The reply, with an integer as what it stands for. An integer that stands for nothing stays one.
+/// The reply, with an integer as its meaning. An integer without a meaning stays one.
 #[inline]
 pub fn meaning(reply: Reply, shape: impl FnOnce() -> Shape) -> Reply {
     let Reply::Integer(number) = reply else { return reply };
@@ -46,7 +46,7 @@ fn known(number: i64, shape: Shape) -> Option<Reply> {
     })
 }
 
-/// What `PTTL` says.
+/// The meaning of an answer to `PTTL`.
 fn expiry(number: i64) -> Option<Expiry> {
     Some(match number {
         -2 => Expiry::Absent,

@@ -11,7 +11,7 @@ use crate::proto::{Notify, Push, Step, Wait, Wakeup};
 static QUEUE_RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
 const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
 
-/// What a queue's key has behind the lock's key (W5).
+/// The suffix of a queue's key, behind the lock's key (W5).
 const QUEUE_TAIL: &[u8] = b":muxlock:queue";
 /// How long a queue lives after the last engine has queued up, asked for its position, or stepped
 /// in front of one that slept (W14).

@@ -1,4 +1,4 @@
-//! What is owed to one node (R12, R29).
+//! The debts of one node (R12, R29).
 //!
 //! A SET or a healing extension that was not answered may have run, or may run later. As long as
 //! its lock may be held, nothing is released: a release that was lost in turn could delete a copy
@@ -34,7 +34,7 @@ pub(super) const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
 /// old connections, the release is sent twice instead.
 const KILLS_MAX: usize = 8;
 
-/// A debt: what is owed for one token on one node.
+/// A debt: the releases of one token that one node is still to get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Debt {
     key: Key,
@@ -271,7 +271,7 @@ impl Debts {
     }
 
     /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
-    /// Returns the old connections to kill before that; `None` if nothing was owed.
+    /// Returns the old connections to kill before that; `None` if there was no debt.
     pub(super) fn wake(
         &mut self,
         here: &Here,
@@ -431,7 +431,7 @@ impl Debts {
 
 #[cfg(feature = "testing")]
 impl Debts {
-    /// What its parts do not agree on.
+    /// A contradiction between its parts.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let debts = || self.by_token.values();
         let is_early = |debt: &Debt| self.due.is_some_and(|due| due <= debt.due);

@@ -65,7 +65,7 @@ impl Cleanup {
     }
 }
 
-/// What is added.
+/// New debts.
 impl Cleanup {
     /// A command was lost with its connection, or its answer makes no sense: it has left this.
     pub(super) fn add_lost(
@@ -140,7 +140,7 @@ impl Cleanup {
 
 #[cfg(feature = "testing")]
 impl Cleanup {
-    /// What is broken of the debts.
+    /// A broken invariant of the debts.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let is_known = |(node, debts): &(usize, &Debts)| {
             !debts.has_any() || self.nodes_with_debts.contains(*node)
@@ -151,7 +151,7 @@ impl Cleanup {
     }
 }
 
-/// What has happened to a lock.
+/// Events of a lock.
 impl Cleanup {
     /// The lock is given up, and its release is about to be sent to those of these nodes that can
     /// take it. What lost commands might have left there is also released.
@@ -256,21 +256,21 @@ impl Cleanup {
     }
 }
 
-/// What is known.
+/// The state of debts.
 impl Cleanup {
-    /// What is owed to this node.
+    /// The debts of this node.
     #[inline]
     pub(super) fn debts_of(&self, node: usize) -> &Debts {
         &self.debts[node]
     }
 
-    /// Whether anything may be owed to any node.
+    /// Whether any node has debts.
     #[inline]
     pub(super) fn has_debts(&self) -> bool {
         !self.nodes_with_debts.is_empty()
     }
 
-    /// The nodes that something may be owed to.
+    /// The nodes that may have debts.
     #[inline(always)]
     pub(super) fn nodes_with_debts(&self) -> NodeSet {
         self.nodes_with_debts

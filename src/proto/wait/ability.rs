@@ -1,8 +1,8 @@
 //! Whether clients can wait on a node's connection, and how that is found out (W4).
 //!
 //! It takes RESP3, a channel of the engine's own, and the tracking of keys. The node is asked when
-//! a wait first needs it. What it refuses stays refused for this connection, unless it has no room
-//! or no time for now.
+//! a wait first needs it. A refusal holds for this connection, unless it has no room or no time for
+//! now.
 
 use crate::channel::Channel;
 use crate::proto::command::{Command, Reply, ServerError, Wait};
@@ -13,7 +13,7 @@ use crate::proto::status::{QueueObstacle, QueueSupport};
 /// After so many connections in a row that ended while the node was asked, it is not asked again.
 const LOST_ASKING_MAX: u32 = 2;
 
-/// What an answer to a question of W4 leaves to be done.
+/// The next step after an answer to a question of W4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Learned {
     Nothing,
@@ -31,7 +31,7 @@ pub(crate) enum Learned {
 }
 
 impl Ability {
-    /// What is asked once the server speaks RESP3. Before that, `SUBSCRIBE` would end the
+    /// The questions once the server speaks RESP3. Before that, `SUBSCRIBE` would end the
     /// connection's use for anything else.
     pub(super) const AFTER_HELLO: [Ability; 3] =
         [Ability::Track, Ability::Subscribe, Ability::Publish];
@@ -54,7 +54,7 @@ impl Ability {
     }
 }
 
-/// What is known of one node's connection.
+/// Whether one node's connection can be waited on.
 #[derive(Debug, Default)]
 pub(crate) struct Waitable {
     state: QueueSupport,

@@ -59,8 +59,8 @@ impl Choice<'_> {
         (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
     }
 
-    /// The node that others most likely see as the queue node. What is a candidate here need not be
-    /// one for another engine, and the other way round.
+    /// The node that others most likely see as the queue node. A candidate here need not be one for
+    /// another engine, and the other way round.
     pub(super) fn likeliest(self, now: Moment, key: &Key) -> Option<usize> {
         let candidate = self.first_among(key, |node| self.is_candidate(now, node));
         candidate.or_else(|| self.first_among(key, |node| self.may_wait_at(node)))
@@ -107,7 +107,7 @@ impl Choice<'_> {
     }
 }
 
-/// Whether the node would read soon what it is sent, so that it may notify the next client.
+/// Whether the node would soon read a command, so that it may notify the next client.
 pub(super) fn may_pass_on(nodes: &Nodes, node: usize) -> bool {
     let at = &nodes[node];
     nodes.open().contains(node) && !at.pipeline.has_timed_out() && at.pipeline.has_room_to_notify()

@@ -1,4 +1,5 @@
-//! What all waits share: where one can wait, the channel of this engine, and what it is to do.
+//! State that all waits share: the nodes that can be waited at, the channel of this engine, and its
+//! orders.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::proto::request::WaitCommand;
 use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::quorum::NodeSet;
 
-/// What all waits share.
+/// State that all waits share.
 pub(crate) struct Desk {
     pub(super) config: Arc<Config>,
     /// Whether one can wait at each node.
@@ -46,7 +47,7 @@ impl Desk {
         !self.orders.is_empty()
     }
 
-    /// Takes all orders. What is carried out may leave others, which come before the rest of these.
+    /// Takes all orders. Carrying one out may leave others, which come before the rest of these.
     pub(crate) fn take_orders(&mut self) -> VecDeque<WaitOrder> {
         std::mem::take(&mut self.orders)
     }

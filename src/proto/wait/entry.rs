@@ -158,7 +158,7 @@ impl QueueEntry {
 
 #[cfg(feature = "testing")]
 impl QueueEntry {
-    /// What its parts do not agree on.
+    /// A contradiction between its parts.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let Seat { node, nodes, phase } = &self.seat;
         let Watch { pending, watched, planned, .. } = self.watch;
@@ -242,7 +242,7 @@ impl SlowPolls {
     }
 }
 
-/// What refused rounds put off (W11).
+/// The delay after refused rounds (W11).
 #[derive(Default)]
 pub(super) struct Backoff {
     /// The nodes that refused the last round.
@@ -298,7 +298,7 @@ pub(super) struct FreeSince {
     pub(super) position: u32,
 }
 
-/// What is watched of the lock's key, and what is known from that (W8, W14).
+/// The nodes where the lock's key is watched, and their reports (W8, W14).
 #[derive(Default)]
 pub(super) struct Watch {
     /// The number of the last watch: answers to others say nothing.

@@ -308,8 +308,8 @@ impl Queues {
         }
     }
 
-    /// Until when the local queue leaves the lock to others, after it has had it (W7). Whose
-    /// patience ends before that does not.
+    /// Until when the local queue leaves the lock to others, after it has had it (W7). An
+    /// acquisition whose patience ends before that asks at once.
     pub(super) fn yields_until(&self, now: Moment, key: &Key, who: WaitingOp) -> Option<Moment> {
         self.by_key.get(key)?.yields_until(now, who)
     }
@@ -497,7 +497,7 @@ impl LocalQueues {
     }
 }
 
-/// What is known of a lock that this engine holds.
+/// Changes of a lock that this engine holds.
 impl LocalQueues {
     /// A lock was extended: no acquisition needs to ask before the new deadline.
     pub(crate) fn extended(&mut self, key: &Key, token: LockToken, until: Moment) {

@@ -1,8 +1,8 @@
 //! Waiting for a lock that is held (W1 to W15), apart from all that decides about locks.
 //!
-//! [`WaitQueues`] owns what is known of waits: the local queue of each key, in which the
+//! [`WaitQueues`] owns the state of all waits: the local queue of each key, in which the
 //! acquisitions of this engine wait, and that queue's entry in the queue on a master. The engine
-//! tells it what has happened: a round was refused, a lock was given up, a node was lost, a message
+//! reports each event to it: a round was refused, a lock was given up, a node was lost, a message
 //! came. It leaves [`WaitOrder`]s for the engine: start a round, sleep until a moment, send a
 //! command. It sees no round, no vote and no operation, so nothing that it does can make a lock
 //! count.
@@ -45,7 +45,7 @@ const OVERTAKE_ROUND_TRIPS: u32 = 4;
 /// The second waiter checks the lock after at most this time.
 const OVERTAKE_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// What a wait may see and use of the engine during one input.
+/// The parts of the engine that a wait may use during one input.
 pub(crate) struct Cx<'a> {
     pub(super) now: Moment,
     pub(super) nodes: &'a mut Nodes,
@@ -67,7 +67,7 @@ impl Cx<'_> {
     }
 }
 
-/// What the engine is to do for a wait, in this order, and before its next input.
+/// An order of a wait to the engine. Orders are carried out in turn, before the next input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitOrder {
     /// Start a round of this acquisition (W11): the one thing that a wait decides.
@@ -96,7 +96,7 @@ impl ReleasePlan {
         ReleasePlan { nodes: NodeSet::EMPTY, notify: Notify::CountOnly, visit: None };
 }
 
-/// What a release leaves to do.
+/// The next step after a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterRelease {
     Nothing,
@@ -124,7 +124,7 @@ pub(crate) struct LocalQueues {
     pub(super) entries: QueueEntries,
 }
 
-/// All that waits, and what the masters' queues have of it.
+/// All waiting acquisitions, and their entries in the masters' queues.
 pub(crate) struct WaitQueues {
     pub(super) local: LocalQueues,
     pub(super) visits: QueueVisits,
@@ -132,7 +132,7 @@ pub(crate) struct WaitQueues {
 
 #[cfg(feature = "testing")]
 impl LocalQueues {
-    /// What is broken of an entry, with its key.
+    /// A broken invariant of an entry, with its key.
     pub(super) fn broken(&self) -> Option<String> {
         self.entries.iter().find_map(|(number, entry)| {
             let is_its = self.queues.entry_of(&entry.key) == Some(number);

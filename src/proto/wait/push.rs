@@ -1,10 +1,10 @@
-//! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
+//! Pushes of the masters: messages on the engine's channel, and changes of watched keys (W6, W8).
 
 use super::entry::{FreeSince, Phase, StartedBy};
 use super::{Cx, LocalQueues};
 use crate::proto::command::{Step, Wakeup};
 
-/// What is pushed.
+/// Pushes.
 impl LocalQueues {
     pub(super) fn wake_entry(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, wakeup: Wakeup) {
         let wait = cx.overtake_delay();

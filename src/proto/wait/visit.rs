@@ -106,7 +106,7 @@ struct Waiting {
     attempts: u32,
 }
 
-/// What follows from a refused round.
+/// The next step after a refused round.
 #[derive(Debug, PartialEq, Eq)]
 enum AfterRefusal {
     /// Its position is asked for.
@@ -380,7 +380,7 @@ impl QueueVisits {
         }
     }
 
-    /// The node is of no use for this visit, or has lost what it knew.
+    /// The node is of no use for this visit, or has lost its data.
     pub(super) fn exclude(&mut self, number: u32, node: usize) {
         if let Some(visit) = self.open.get_mut(&number) {
             visit.left_out.excluded.insert(node);
@@ -418,7 +418,7 @@ impl QueueVisit {
     }
 }
 
-/// What the engine does with what its visits say.
+/// The engine's part of visits.
 impl WaitQueues {
     /// A round of another kind of lock was refused, by those that hold this one of its resources if
     /// that is known. It is repeated, until then at the latest if this returns a moment.

@@ -1,4 +1,4 @@
-//! What is sent for waits, and what comes back.
+//! Commands of waits, and their answers.
 //!
 //! An answer or a message is about one key: it goes to the local queue or to the visit of that key.
 
@@ -18,7 +18,7 @@ use crate::quorum::NodeSet;
 use crate::resource::Key;
 use crate::token::LockToken;
 
-/// What is known of a node.
+/// The state of a node's connection.
 impl WaitQueues {
     /// The handshake with a node is complete.
     pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
@@ -72,7 +72,7 @@ impl WaitQueues {
     }
 }
 
-/// What is sent.
+/// Commands.
 impl WaitQueues {
     /// Whether a command need not be sent: nothing waits any more under the number that it is for.
     pub(crate) fn is_wait_over(&self, command: WaitCommand) -> bool {
@@ -138,7 +138,7 @@ impl WaitQueues {
     }
 }
 
-/// What comes back.
+/// Answers and messages.
 impl WaitQueues {
     /// The answer to a command of a wait. An error means that the connection must end.
     pub(crate) fn handle_reply(

@@ -83,7 +83,7 @@ pub(crate) struct Link {
 
 #[cfg(feature = "testing")]
 impl Link {
-    /// What its parts do not agree on.
+    /// A contradiction between its parts.
     pub(crate) fn broken(&self) -> Option<&'static str> {
         let is_astray = self.is_settling && self.state != State::Ready;
         is_astray.then_some("what is owed is to be sent on no connection")
