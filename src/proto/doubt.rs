@@ -40,11 +40,7 @@ impl ConnectionIds {
 
     /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
     /// Returns the flag for the union.
-    pub(crate) fn add(
-        &mut self,
-        (others, is_one_set): (ConnectionIds, bool),
-        was_one_set: bool,
-    ) -> bool {
+    pub(crate) fn add(&mut self, (others, is_one_set): (Self, bool), was_one_set: bool) -> bool {
         let is_one_set = match (self.is_empty(), others.is_empty()) {
             (true, _) => is_one_set,
             (_, true) => was_one_set,

@@ -82,24 +82,21 @@ impl RoundKind {
     /// Whether its command may create a key.
     #[inline]
     pub(super) fn may_create(self) -> bool {
-        matches!(
-            self,
-            RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take | RoundKind::Heal
-        )
+        matches!(self, Self::Acquire | Self::AcquireFenced | Self::Take | Self::Heal)
     }
 
     #[inline]
     pub(super) fn is_acquisition(self) -> bool {
-        matches!(self, RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take)
+        matches!(self, Self::Acquire | Self::AcquireFenced | Self::Take)
     }
 
     pub(super) fn is_extension(self) -> bool {
-        matches!(self, RoundKind::Extend | RoundKind::Heal)
+        matches!(self, Self::Extend | Self::Heal)
     }
 
     #[inline]
     pub(super) fn is_release(self) -> bool {
-        matches!(self, RoundKind::Release)
+        matches!(self, Self::Release)
     }
 
     /// Whether its command takes a lock, or keeps it.
@@ -109,19 +106,16 @@ impl RoundKind {
     }
 
     pub(super) fn is_inspection(self) -> bool {
-        matches!(self, RoundKind::Inspect)
+        matches!(self, Self::Inspect)
     }
 
     /// The reply that is a plain grant; `None` if replies need more checks.
     #[inline]
     pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
         match self {
-            RoundKind::Acquire if !is_marked => Some(Grant::Ok),
-            RoundKind::Acquire
-            | RoundKind::AcquireFenced
-            | RoundKind::Take
-            | RoundKind::Release => Some(Grant::One),
-            RoundKind::Extend | RoundKind::Heal | RoundKind::Inspect => None,
+            Self::Acquire if !is_marked => Some(Grant::Ok),
+            Self::Acquire | Self::AcquireFenced | Self::Take | Self::Release => Some(Grant::One),
+            Self::Extend | Self::Heal | Self::Inspect => None,
         }
     }
 
@@ -130,30 +124,24 @@ impl RoundKind {
         let is_checked = is_marked && self.may_create();
         Some(match (self, reply) {
             (_, Reply::NoVote(left)) if is_checked => Answer::Flushed(*left),
-            (RoundKind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
-            (RoundKind::Acquire | RoundKind::AcquireFenced, Reply::Nil) if !is_checked => {
+            (Self::Acquire, Reply::Ok) if !is_checked => Answer::Set,
+            (Self::Acquire | Self::AcquireFenced, Reply::Nil) if !is_checked => Answer::Refused,
+            (Self::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
+            (Self::Acquire | Self::AcquireFenced, Reply::Integer(0)) if is_checked => {
                 Answer::Refused
             }
-            (RoundKind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
-            (RoundKind::Acquire | RoundKind::AcquireFenced, Reply::Integer(0)) if is_checked => {
-                Answer::Refused
-            }
-            (RoundKind::Take, Reply::Integer(1)) => Answer::Set,
-            (RoundKind::Take, Reply::Integer(0)) => Answer::Refused,
-            (RoundKind::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
-            (RoundKind::AcquireFenced, Reply::Integer(number @ 1..)) => {
+            (Self::Take, Reply::Integer(1)) => Answer::Set,
+            (Self::Take, Reply::Integer(0)) => Answer::Refused,
+            (Self::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
+            (Self::AcquireFenced, Reply::Integer(number @ 1..)) => {
                 Answer::Numbered(number.unsigned_abs())
             }
-            (RoundKind::Extend | RoundKind::Heal | RoundKind::Release, Reply::Integer(1)) => {
-                Answer::Present
-            }
-            (RoundKind::Extend | RoundKind::Heal | RoundKind::Release, Reply::Integer(0)) => {
-                Answer::Refused
-            }
+            (Self::Extend | Self::Heal | Self::Release, Reply::Integer(1)) => Answer::Present,
+            (Self::Extend | Self::Heal | Self::Release, Reply::Integer(0)) => Answer::Refused,
             // Another token would have been left alone (R29).
-            (RoundKind::Heal, Reply::Integer(2)) => Answer::Healed,
-            (RoundKind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
-            (RoundKind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
+            (Self::Heal, Reply::Integer(2)) => Answer::Healed,
+            (Self::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
+            (Self::Inspect, Reply::Integer(0)) => Answer::Holding(None),
             _ => return None,
         })
     }
@@ -161,11 +149,8 @@ impl RoundKind {
     /// The vote of a node that refuses.
     pub(super) fn refusal(self) -> NodeOutcome {
         match self {
-            RoundKind::Acquire
-            | RoundKind::AcquireFenced
-            | RoundKind::Take
-            | RoundKind::Inspect => NodeOutcome::Held,
-            RoundKind::Extend | RoundKind::Heal | RoundKind::Release => NodeOutcome::Absent,
+            Self::Acquire | Self::AcquireFenced | Self::Take | Self::Inspect => NodeOutcome::Held,
+            Self::Extend | Self::Heal | Self::Release => NodeOutcome::Absent,
         }
     }
 
@@ -174,16 +159,11 @@ impl RoundKind {
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
             (_, Lost::Confirm) => Left::Nothing,
-            (RoundKind::Heal, Lost::Sent) => Left::Key,
-            (RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take, Lost::Sent) => {
-                Left::Key
-            }
-            (
-                RoundKind::Acquire | RoundKind::AcquireFenced | RoundKind::Take | RoundKind::Heal,
-                Lost::Unsent,
-            )
-            | (RoundKind::Extend | RoundKind::Inspect, _) => Left::Nothing,
-            (RoundKind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
+            (Self::Heal, Lost::Sent) => Left::Key,
+            (Self::Acquire | Self::AcquireFenced | Self::Take, Lost::Sent) => Left::Key,
+            (Self::Acquire | Self::AcquireFenced | Self::Take | Self::Heal, Lost::Unsent)
+            | (Self::Extend | Self::Inspect, _) => Left::Nothing,
+            (Self::Release, Lost::Sent | Lost::Unsent) => Left::Release,
         }
     }
 }

@@ -5,7 +5,8 @@
 //! script that ends in the middle would leave half of its work.
 
 use super::command::Trial;
-use super::kind::{Claim, RoundKind};
+use super::kind::Claim;
+use super::kind::RoundKind::{self, Acquire, Extend, Heal, Inspect, Release};
 use crate::quorum::NodeSet;
 
 impl Trial {
@@ -15,11 +16,7 @@ impl Trial {
         match kind {
             RoundKind::AcquireFenced => Some(Trial::Fenced),
             RoundKind::Take => claim.key.row().trial,
-            RoundKind::Acquire
-            | RoundKind::Extend
-            | RoundKind::Heal
-            | RoundKind::Release
-            | RoundKind::Inspect => None,
+            Acquire | Extend | Heal | Release | Inspect => None,
         }
     }
 }

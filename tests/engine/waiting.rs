@@ -881,7 +881,9 @@ fn w7_queue_node_that_stands_still_notifies_no_client() {
         stands_still(&mut s, queue_node, still);
         s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let acted = s.drain();
-        let is_release = |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&queue_node));
+        let is_there = |nodes: &[usize]| nodes.contains(&queue_node);
+        let is_release =
+            |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if is_there(nodes));
         let [Acted::Release(..), Acted::ReleaseAtQueue(next, _, Notify::Next)] = acted[..] else {
             panic!("{still:?}: {acted:?}")
         };

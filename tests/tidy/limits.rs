@@ -180,19 +180,19 @@ struct Subject {
 const WAITING: Subject = Subject {
     own: &["proto/wait/", "proto/status.rs", "resp/wait.rs"],
     names: &[
-        "stand",
-        "stands",
-        "gate",
-        "gates",
+        "QueueEntry",
+        "QueueEntries",
+        "queue_node",
+        "queue_nodes",
         "visit",
         "visits",
         "ability",
         "queues",
         "QueueSupport",
         "Wait",
-        "Tell",
+        "Notify",
         "Told",
-        "Hand",
+        "ReleasePlan",
         "QueueUp",
         "CannotQueue",
     ],
@@ -218,7 +218,7 @@ const RESTART_GUARD: Subject = Subject {
 
 const DEBTS: Subject = Subject {
     own: &["proto/cleanup/", "proto/doubt.rs"],
-    names: &["debt", "debts", "indebted", "overdrawn", "owe", "owes", "owed", "doubt", "doubts"],
+    names: &["debt", "debts", "doubt", "doubts"],
 };
 
 const FLUSH_MARKER: Subject = Subject { own: &[], names: &["marker", "Flushed"] };

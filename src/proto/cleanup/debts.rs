@@ -256,8 +256,7 @@ impl Debts {
         // The waiting release was only needed in case the lock's own release came too early.
         let is_over = debt.is_one_set && debt.waits_for_release();
         if debt.is_one_set {
-            (debt.connections, debt.other_clients) =
-                (ConnectionIds::default(), ConnectionIds::default());
+            (debt.connections, debt.other_clients) = Default::default();
         }
         if debt.is_open() || !is_over && debt.is_kept(countable_from) {
             self.put(token, debt);

@@ -14,7 +14,7 @@ use debts::{AGAIN_AFTER, Debt, Here};
 pub(super) use debts::{Debts, Due, Kills};
 
 use super::command::Reply;
-use super::doubt::{ConnectionIds, Doubt};
+use super::doubt::Doubt;
 use super::kind::{Claim, Left, RoundKind};
 use super::lease::Lease;
 use super::nodes::{Effect, Identified, Node, Nodes, Process, State};
@@ -311,7 +311,7 @@ impl Cleanup {
     ) -> Option<Doubt> {
         let is_open = at.pipeline.rounds().any(may_set);
         let connections =
-            if is_open { self.here(now, at).connections() } else { ConnectionIds::default() };
+            if is_open { self.here(now, at).connections() } else { Default::default() };
         let (is_one_set, uncounted) = (self.config.heal == Heal::Off, Duration::ZERO);
         let mut doubt = Doubt { node: at.index, connections, is_one_set, uncounted };
         self.debts[at.index].add_doubt(now, token, &mut doubt);
@@ -331,6 +331,7 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::proto::command::Shape;
+    use crate::proto::doubt::ConnectionIds;
     use crate::proto::request::Request;
     use crate::resource::Resource;
 
@@ -451,8 +452,7 @@ mod tests {
         }
         assert!(cleanup.debts_of(0).is_full() && nodes[0].guard.quarantine_at(NOW).is_none());
         let uncounted = Duration::from_secs(30);
-        let doubt =
-            Doubt { node: 0, connections: ConnectionIds::default(), is_one_set: true, uncounted };
+        let doubt = Doubt { node: 0, connections: Default::default(), is_one_set: true, uncounted };
         let adopted = claim(u32::MAX);
         let (resource, ttl) = (Resource::new("key").unwrap(), adopted.ttl);
         let lease = Lease::elsewhere(resource, adopted.token, ttl, NOW.after(ttl.as_duration()));

@@ -275,10 +275,8 @@ impl Voting {
         self.postpone_far(now, nodes, round);
         let voted = &self[round];
         let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
-        let postponed =
-            self.fences.slots[round.0].agreement.as_ref().map(|agreement| agreement.postponed);
-        let postponed =
-            postponed.filter(|postponed| !postponed.is_empty() && *postponed == undecided)?;
+        let postponed = self.fences.slots[round.0].agreement.as_ref().map(|it| it.postponed);
+        let postponed = postponed.filter(|nodes| !nodes.is_empty() && *nodes == undecided)?;
         let may_come =
             tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
         let agreement = self.fences.slots[round.0].agreement.as_mut()?;

@@ -1,8 +1,8 @@
 //! Whether clients can wait on a node's connection, and how that is found out (W4).
 //!
 //! It takes RESP3, a channel of the engine's own, and the tracking of keys. The node is asked when
-//! a wait first needs it. A refusal holds for this connection, unless it has no room or no time for
-//! now.
+//! a wait first needs it. A refusal holds for this connection, unless the node has no room or no
+//! time for now.
 
 use crate::channel::Channel;
 use crate::proto::command::{Command, Reply, ServerError, Wait};

@@ -93,14 +93,9 @@ impl Choice<'_> {
     pub(super) fn is_candidate(self, now: Moment, node: usize) -> bool {
         let is_near = self.nodes[node].pipeline.least_latency_nanos().is_none_or(|least| {
             // The usual time of a node is never less than its shortest, and counts plain grants.
-            let least =
-                self.nodes[node].pipeline.latency_nanos().map_or(least, |usual| usual.min(least));
-            let usual = self
-                .nodes
-                .open()
-                .iter()
-                .filter_map(|other| self.nodes[other].pipeline.latency_nanos());
-            let nearest = usual.min().unwrap_or(least);
+            let usual_of = |node: usize| self.nodes[node].pipeline.latency_nanos();
+            let least = usual_of(node).map_or(least, |usual| usual.min(least));
+            let nearest = self.nodes.open().iter().filter_map(usual_of).min().unwrap_or(least);
             least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
         });
         self.may_wait_at(node) && self.nodes.is_trusted(now, node) && is_near

@@ -104,15 +104,14 @@ impl GrantsByName {
         let (token, until) = got;
         if self.of(key).is_none() {
             self.open.retain(|named| named.grants.is_going_on(now));
-            let named = Some(key.of_first_name());
-            let named =
-                named.map(|key| Named { key, last: token, grants: ConsecutiveGrants::default() });
+            let (key, grants) = (key.of_first_name(), ConsecutiveGrants::default());
             if self.open.len() >= NAMES_MAX {
-                let length =
-                    |at: &usize| (self.open[*at].grants.ended, self.open[*at].grants.count);
-                (0..NAMES_MAX).min_by_key(length).map(|shortest| self.open.remove(shortest));
+                let lengths =
+                    self.open.iter().map(|named| (named.grants.ended, named.grants.count));
+                let shortest = lengths.enumerate().min_by_key(|(_, length)| *length);
+                shortest.map(|(at, _)| at).map(|at| self.open.remove(at));
             }
-            self.open.extend(named);
+            self.open.push(Named { key, last: token, grants });
         }
         if let Some(named) = self.of(key) {
             named.grants.note_got(now);

@@ -316,8 +316,8 @@ pub(super) struct Watch {
     fruitless: u32,
     /// Moves the watched pair on (W10).
     pub(super) rotation: usize,
-    /// Whether a round was started by an invalidation without a look at the key: the next change
-    /// may leave the lock held as well.
+    /// Whether a round that an invalidation started, without a look at the key, was refused: the
+    /// next change may leave the lock held as well.
     pub(super) change_is_ambiguous: bool,
 }
 

@@ -95,7 +95,7 @@ struct Queue {
 /// The nodes that are no queue node of a key.
 #[derive(Default)]
 struct ExcludedNodes {
-    /// Something else stands in the place of its queue there.
+    /// The queue's key has another type there.
     for_good: NodeSet,
     /// They refused a position or a watch a short time ago, and may give one later.
     for_now: NodeSet,
@@ -124,8 +124,8 @@ impl Queues {
         self.by_key.values().map(waiting).sum()
     }
 
-    /// Locks that were handed on, dropped or not released leave empty queues. Returns the entries
-    /// that nothing needs.
+    /// Locks that went to other clients, were dropped or not released leave empty queues. Returns
+    /// the entries that nothing needs.
     fn tidy(&mut self, now: Moment) -> Vec<u32> {
         let mut entries = Vec::new();
         if self.by_key.len() >= self.tidy_at {
@@ -395,7 +395,7 @@ impl LocalQueues {
         match held_until {
             Some(held_until) => self.desk.sleep_until(who, held_until),
             // Others wait on the masters, and an acquisition that tried at once would always come
-            // before those that are told (W7).
+            // before those that are notified (W7).
             None if lets_others => self.queue_up_behind(cx, who, key),
             None => return true,
         }

@@ -145,9 +145,8 @@ impl LocalQueues {
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
-        let (desk, queues, entries) =
-            (Desk::new(config), Queues::new(seed), QueueEntries::default());
-        let local = LocalQueues { desk, queues, entries };
+        let (desk, queues) = (Desk::new(config), Queues::new(seed));
+        let local = LocalQueues { desk, queues, entries: QueueEntries::default() };
         WaitQueues { local, visits: QueueVisits::default() }
     }
 

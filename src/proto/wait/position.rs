@@ -1,5 +1,5 @@
 //! Waiting without polling (W1 to W14): the first of a local queue whose round was refused queues
-//! up on one of the masters, and sleeps until it is told that its turn has come, or sees that the
+//! up on one of the masters, and sleeps until it is notified, or sees that the
 //! lock is free.
 //!
 //! A position in a queue is a hint about when to send, and never a vote. All that follows from it
@@ -142,13 +142,9 @@ impl LocalQueues {
 
     /// Asks the queue node for a position, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_position(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some(queue_node) = self
-            .entries
-            .entry(number)
-            .seat
-            .node
-            .filter(|node| self.desk.choice(cx).may_wait_at(*node))
-        else {
+        let queue_node = self.entries.entry(number).seat.node;
+        let may_wait = |node: &usize| self.desk.choice(cx).may_wait_at(*node);
+        let Some(queue_node) = queue_node.filter(may_wait) else {
             return;
         };
         match self.desk.able[queue_node].state() {

@@ -262,7 +262,7 @@ impl QueueVisits {
         if got.is_some() {
             visit.in_vain = 0;
             let (asks, is_notified_slot) = (who.1.row().asks, visit.key == who.1.undone());
-            // Others may share it, or take the slot that it was told of: they need not wait until
+            // Others may share it, or take the slot of the notification: they need not wait until
             // it is released.
             if visit.is_notified
                 && (asks == AskPolicy::One || asks == AskPolicy::Each && is_notified_slot)
@@ -747,7 +747,7 @@ impl WaitQueues {
         }
     }
 
-    /// A lock of another kind was given up: the next in the queue is told.
+    /// A lock of another kind was given up: the next in the queue is notified.
     pub(crate) fn give_up_visit(&mut self, cx: &mut Cx<'_>, token: LockToken) {
         if let Some(number) = self.visits.give_up(cx.now, token) {
             self.move_on(cx, number);
