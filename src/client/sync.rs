@@ -3,4 +3,4 @@
 pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;
 
-pub(super) use crate::sys::bell::{Bell, Places};
+pub(super) use crate::sys::event_count::{Bell, Places};

@@ -1,6 +1,6 @@
 //! What the library asks the operating system for: the time, its own process, random bytes.
 
-pub(crate) mod bell;
 pub(crate) mod clock;
 pub(crate) mod entropy;
+pub(crate) mod event_count;
 pub(crate) mod process;

@@ -77,7 +77,10 @@ fn each_outside_crate_has_one_home() {
     only_in("redis_protocol", &["resp/"]);
     only_in("mio::", &["mux/", "client/"]);
     only_in("socket2", &["mux/socket.rs"]);
-    only_in("rustix", &["sys/bell.rs", "sys/clock.rs", "sys/process.rs", "client/poller.rs"]);
+    only_in(
+        "rustix",
+        &["sys/event_count.rs", "sys/clock.rs", "sys/process.rs", "client/poller.rs"],
+    );
     only_in("rand::", &["sys/entropy.rs"]);
     only_in("slab::", &["proto/"]);
     only_in("rustls", &["config/tls.rs", "mux/tls.rs"]);

@@ -198,7 +198,7 @@ mod tests {
         };
     }
 
-    tests_of!(condvars, crate::sys::bell::condvars::Bell);
+    tests_of!(condvars, crate::sys::event_count::condvars::Bell);
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    tests_of!(futex, crate::sys::bell::futex::Bell);
+    tests_of!(futex, crate::sys::event_count::futex::Bell);
 }
