@@ -28,7 +28,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 use std::time::Duration;
 
-use super::sync::{Arc, Bell, Mutex, MutexGuard, Places, PoisonError, yield_now};
+use super::sync::{Arc, EventCount, Mutex, MutexGuard, PoisonError, WakeSet, yield_now};
 
 /// Most extra rounds that a thread works for others after its own order is done.
 const ROUNDS_FOR_OTHERS_MAX: usize = 4;
@@ -156,8 +156,8 @@ type WakerOf<W> = <<W as Work>::Poller as Poll>::Waker;
 pub(super) struct Crew<W: Work> {
     inbox: Mutex<Inbox<W>>,
     waker: WakerOf<W>,
-    /// At which the sleeping threads wait.
-    bell: Bell,
+    /// The sleeping threads wait for it.
+    event_count: EventCount,
 }
 
 /// Where a thread learns whether it has to work or to sleep.
@@ -173,8 +173,8 @@ struct Inbox<W: Work> {
     away: Vec<Arc<Participant<W>>>,
     /// Mailboxes for reuse; some still belong to threads that are about to wake.
     used: VecDeque<Arc<Participant<W>>>,
-    /// That of the next new mailbox at the bell.
-    place: u8,
+    /// The slot of the last new mailbox.
+    slot: u8,
 }
 
 impl<W: Work> Inbox<W> {
@@ -196,8 +196,8 @@ impl<W: Work> Inbox<W> {
             }
             self.used.push_back(waiter);
         }
-        self.place = self.place.wrapping_add(1);
-        Participant::new(self.place)
+        self.slot = self.slot.wrapping_add(1);
+        Participant::new(self.slot)
     }
 
     /// Gives the loop back. Returns the waiter of the thread to call to it, if any.
@@ -303,8 +303,8 @@ struct LoopState<W: Work> {
     back: Option<LeaderReturn<W>>,
     /// Reused list of orders to hand out.
     ended: Vec<W::Id>,
-    /// Where outcomes were posted, and the bell has yet to ring.
-    posted: Places,
+    /// Where outcomes were posted and the threads are still to be notified.
+    posted: WakeSet,
     /// Mailboxes that receive nothing more.
     used: VecDeque<Arc<Participant<W>>>,
 }
@@ -312,8 +312,8 @@ struct LoopState<W: Work> {
 /// Where a thread sleeps until it is called or its outcome is there.
 struct Participant<W: Work> {
     mail: Mutex<Mail<W>>,
-    /// Where its thread waits at the bell.
-    place: u8,
+    /// The slot of the event count at which its thread waits.
+    slot: u8,
 }
 
 struct Mail<W: Work> {
@@ -323,31 +323,35 @@ struct Mail<W: Work> {
 }
 
 impl<W: Work> Participant<W> {
-    fn new(place: u8) -> Arc<Participant<W>> {
+    fn new(slot: u8) -> Arc<Participant<W>> {
         let mail = Mail { outcome: None, is_called: false };
-        Arc::new(Participant { mail: Mutex::new(mail), place })
+        Arc::new(Participant { mail: Mutex::new(mail), slot })
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail<W>> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bell has yet to ring.
-    fn post(&self, outcome: W::Outcome, posted: &mut Places) {
+    /// The caller has to notify the slot.
+    fn post(&self, outcome: W::Outcome, posted: &mut WakeSet) {
         self.lock().outcome = Some(outcome);
-        posted.insert(self.place);
+        posted.insert(self.slot);
     }
 
-    /// The bell has yet to ring.
-    fn call(&self, called: &mut Places) {
+    /// The caller has to notify the slot.
+    fn call(&self, called: &mut WakeSet) {
         self.lock().is_called = true;
-        called.insert(self.place);
+        called.insert(self.slot);
     }
 
     /// Sleeps until there is mail, at most until then. Returns what there is.
-    fn await_mail(&self, bell: &Bell, until: Option<W::Time>) -> MutexGuard<'_, Mail<W>> {
+    fn await_mail(
+        &self,
+        event_count: &EventCount,
+        until: Option<W::Time>,
+    ) -> MutexGuard<'_, Mail<W>> {
         loop {
-            let heard = bell.listen(self.place);
+            let seen = event_count.prepare(self.slot);
             let mail = self.lock();
             if mail.outcome.is_some() || mail.is_called {
                 return mail;
@@ -357,7 +361,7 @@ impl<W: Work> Participant<W> {
                 return mail;
             }
             drop(mail);
-            bell.wait(self.place, heard, left);
+            event_count.wait(self.slot, seen, left);
         }
     }
 }
@@ -390,7 +394,7 @@ impl<W: Work> Crew<W> {
             orders: VecDeque::new(),
             back: None,
             ended: Vec::new(),
-            posted: Places::default(),
+            posted: WakeSet::default(),
             used: VecDeque::new(),
         };
         let inbox = Inbox {
@@ -399,9 +403,9 @@ impl<W: Work> Crew<W> {
             back: None,
             away: Vec::new(),
             used: VecDeque::new(),
-            place: 0,
+            slot: 0,
         };
-        Crew { inbox: Mutex::new(inbox), waker, bell: Bell::new() }
+        Crew { inbox: Mutex::new(inbox), waker, event_count: EventCount::new() }
     }
 
     /// Gives an order, and works, or sleeps while others work, until it is done. `None` if it slept
@@ -538,9 +542,9 @@ impl<W: Work> Crew<W> {
 
     /// Calls a thread to the loop.
     fn call(&self, waiter: &Participant<W>) {
-        let mut called = Places::default();
+        let mut called = WakeSet::default();
         waiter.call(&mut called);
-        self.bell.ring(called);
+        self.event_count.notify(called);
     }
 
     #[inline]
@@ -668,7 +672,7 @@ impl<'a, W: Work> Member<'a, W> {
             let Own::Mail(waiter) = &self.own else {
                 unreachable!("it sleeps with a waiter");
             };
-            let mut mail = waiter.await_mail(&self.crew.bell, self.until);
+            let mut mail = waiter.await_mail(&self.crew.event_count, self.until);
             if let Some(outcome) = mail.outcome.take() {
                 self.outcome = Some(W::receive(outcome));
                 return;
@@ -758,7 +762,7 @@ impl<'a, W: Work> Member<'a, W> {
             }
         }
         state.work.send();
-        self.ring();
+        self.wake_posted();
     }
 
     /// Takes the poller back after a leader's wait.
@@ -815,13 +819,13 @@ impl<'a, W: Work> Member<'a, W> {
         // iteration but the last takes one order in progress, and none is added.
         while self.hand_out_once(&mut posted) && self.state().work.has_ended() {}
         self.posted += posted;
-        self.ring();
+        self.wake_posted();
     }
 
     /// Wakes the threads whose outcomes were posted.
-    fn ring(&mut self) {
+    fn wake_posted(&mut self) {
         let posted = mem::take(&mut self.state().posted);
-        self.crew.bell.ring(posted);
+        self.crew.event_count.notify(posted);
     }
 
     /// Yields after many outcomes were posted, so that their threads run first.
@@ -1021,7 +1025,7 @@ impl<'a, W: Work> Member<'a, W> {
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
-        let mut called = Places::default();
+        let mut called = WakeSet::default();
         let mut inbox = self.crew.lock();
         if let Some(mut state) = self.state.take() {
             called = mem::take(&mut state.posted);
@@ -1053,7 +1057,7 @@ impl<'a, W: Work> Member<'a, W> {
         let leader = inbox.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
         waiters.chain(senders).chain(leader).for_each(|waiter| waiter.call(&mut called));
         drop(inbox);
-        self.crew.bell.ring(called);
+        self.crew.event_count.notify(called);
     }
 }
 

@@ -1,6 +1,6 @@
-//! The locks and the bell of the crew. Its model, in tests/handover, replaces them.
+//! The locks and the event count of the crew. Its model, in tests/handover, replaces them.
 
 pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;
 
-pub(super) use crate::sys::event_count::{Bell, Places};
+pub(super) use crate::sys::event_count::{EventCount, WakeSet};

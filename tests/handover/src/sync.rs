@@ -75,50 +75,50 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// So many places are enough for the threads of a scene to have one each.
-const PLACES: usize = 8;
+/// Enough for each thread of a scene to have its own slot.
+const SLOTS: usize = 8;
 
-/// Where to ring.
+/// The slots to notify.
 #[derive(Default)]
-pub struct Places([bool; PLACES]);
+pub struct WakeSet([bool; SLOTS]);
 
-impl Places {
-    pub fn insert(&mut self, place: u8) {
-        self.0[usize::from(place) % PLACES] = true;
+impl WakeSet {
+    pub fn insert(&mut self, slot: u8) {
+        self.0[usize::from(slot) % SLOTS] = true;
     }
 }
 
-/// As the one of the library: it counts the rings at each place.
-pub struct Bell([(sync::Mutex<u32>, sync::Condvar); PLACES]);
+/// Like the one of the library, it counts the notifications of each slot.
+pub struct EventCount([(sync::Mutex<u32>, sync::Condvar); SLOTS]);
 
-impl Bell {
-    pub fn new() -> Bell {
-        Bell(std::array::from_fn(|_| (sync::Mutex::new(0), sync::Condvar::new())))
+impl EventCount {
+    pub fn new() -> EventCount {
+        EventCount(std::array::from_fn(|_| (sync::Mutex::new(0), sync::Condvar::new())))
     }
 
-    pub fn listen(&self, place: u8) -> u32 {
-        *self.0[usize::from(place) % PLACES].0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn prepare(&self, slot: u8) -> u32 {
+        *self.0[usize::from(slot) % SLOTS].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A wait with a limit does not wait for the bell: how much happens before this thread goes on,
-    /// and whether the bell would have rung by then, is up to the scheduler.
-    pub fn wait(&self, place: u8, heard: u32, limit: Option<Duration>) {
+    /// A wait with a limit waits for no notification: the scheduler decides how much happens before
+    /// this thread continues.
+    pub fn wait(&self, slot: u8, seen: u32, limit: Option<Duration>) {
         if limit.is_some() {
             TICKS.with(|ticks| ticks.set(ticks.get() + 1));
             return shuttle::thread::yield_now();
         }
-        let (rings, rung) = &self.0[usize::from(place) % PLACES];
-        let mut rings = rings.lock().unwrap_or_else(PoisonError::into_inner);
-        while *rings == heard {
-            rings = rung.wait(rings).unwrap_or_else(PoisonError::into_inner);
+        let (count, changed) = &self.0[usize::from(slot) % SLOTS];
+        let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count == seen {
+            count = changed.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    pub fn ring(&self, places: Places) {
-        for (at, _) in places.0.iter().enumerate().filter(|(_, is_in)| **is_in) {
-            let (rings, rung) = &self.0[at];
-            *rings.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            rung.notify_all();
+    pub fn notify(&self, wake: WakeSet) {
+        for (at, _) in wake.0.iter().enumerate().filter(|(_, is_in)| **is_in) {
+            let (count, changed) = &self.0[at];
+            *count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            changed.notify_all();
         }
     }
 }
