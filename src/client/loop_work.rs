@@ -1,4 +1,4 @@
-//! The event loop as the crew's work.
+//! The event loop as the work of `leader_follower`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::ConnectError;
-use super::crew::{Begun, Poll, Work};
 use super::keep_alive::Kept;
+use super::leader_follower::{Begun, Poll, Work};
 use super::poller::{Poller, Precision};
 use super::readiness::{self, ReadyVerdict, Voter};
 use super::signals::{Cancel, Signals};

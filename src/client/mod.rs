@@ -1,13 +1,13 @@
 //! The blocking handle, shared by threads.
 
 mod connect;
-mod crew;
 mod error;
 mod family;
 mod fenced;
 mod guard;
 mod hand_over;
 mod keep_alive;
+mod leader_follower;
 mod loop_work;
 mod poller;
 mod readiness;
@@ -48,8 +48,8 @@ use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::Home;
 use crate::times::Times;
-use crew::{Crew, Limit};
 use keep_alive::Keeper;
+use leader_follower::{Crew, Limit};
 use loop_work::{LoopWork, Order, Outcome, Watch};
 use poller::Poller;
 use signals::{Cancel, Signals};

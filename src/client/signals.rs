@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::crew::Wake;
+use super::leader_follower::Wake;
 use crate::lock_error::LockErrorKind;
 use crate::sys::process::Home;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::crew::Limit;
+use super::leader_follower::Limit;
 use super::loop_work::Order;
 use super::{LockGuard, Redlock};
 use crate::fencing::Fencing;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::KeepAliveErrorKind;
 use super::kept::Kept;
 use crate::client::Redlock;
-use crate::client::crew::Limit;
+use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome, Watch};
 use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::keeper::Key;
 use super::kept::{Kept, LeaseAt};
 use super::{KeepAliveError, KeepAliveErrorKind};
-use crate::client::crew::Limit;
+use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome};
 use crate::client::{Error, LockGuard, Redlock};
 use crate::fencing::FencingToken;

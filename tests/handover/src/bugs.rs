@@ -7,7 +7,7 @@ use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy needs, seen from the folder of the library.
 const PARTS: [&str; 6] = [
-    "src/client/crew.rs",
+    "src/client/leader_follower.rs",
     "tests/handover/Cargo.toml",
     "tests/handover/Cargo.lock",
     "tests/handover/src",

@@ -10,7 +10,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
 
 use crate::bounded::Bounded;
-use crate::crew::Crew;
+use crate::leader_follower::Crew;
 use crate::sync::set_number;
 use crate::toy::{Answer, Busy, Order, Toy, Wire};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shuttle::thread::{self, ThreadId};
 
-use crate::crew::{Begun, Crew, Limit, Poll, Wake, Work};
+use crate::leader_follower::{Begun, Crew, Limit, Poll, Wake, Work};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, number, steps, take_step, ticks};
 
 /// Between the event loop and the masters.
