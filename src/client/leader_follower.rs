@@ -1,25 +1,25 @@
 //! Leader and followers: how threads share an event loop that belongs to none of them.
 //!
 //! The shared [`LoopState`], in short the *loop*, is with one thread at a time, or free. A thread
-//! that finds it free takes it and works for all threads: it begins the orders filed meanwhile,
-//! sends them, and hands out outcomes. A thread that finds it taken files its order in the
-//! [`Inbox`], and sleeps until the order is done. One of the threads whose orders are not done, the
-//! *leader*, waits for events. While it waits, the loop is free.
+//! that finds it free takes it and works for all threads: it begins the orders submitted until
+//! then, sends them, and distributes outcomes. A thread that finds it taken adds its order to the
+//! [`Submissions`], and sleeps until the order is done. One of the threads whose orders are not
+//! done, called the *leader*, waits for events. While it waits, the loop is free.
 //!
 //! These rules ensure that no order is forgotten and no thread sleeps forever:
 //!
-//! 1. A thread does not give the loop back while the inbox is not empty.
+//! 1. A thread gives the loop back only while there are no submissions.
 //! 2. A thread that gives the loop back while some order is not done makes sure of a leader. If
 //!    none waits for events, it becomes the leader itself, or calls another thread to the loop.
 //! 3. A thread that is called and finds the loop taken may sleep on: the thread at the loop is
 //!    bound by 1 and 2.
 //! 4. A leader whose wait would last too long, or whose order is done, is woken.
-//! 5. A thread writes a report only while it holds neither loop nor poller. Meanwhile it is not
-//!    called to the loop; afterwards it checks the loop by itself.
-//! 6. No thread sleeps past the limit of its order, whatever the others do. At the limit it takes
-//!    the order back, and the outcome is given up.
-//! 7. Outcomes that end together are posted first, and then the bell rings once for all of them. A
-//!    thread that panics in between rings it.
+//! 5. A thread delivers a report only while it holds neither loop nor poller. Until it is done, it
+//!    is not called to the loop; afterwards it checks the loop by itself.
+//! 6. No thread sleeps past the limit of its order. At the limit it takes the order back, and the
+//!    outcome is given up.
+//! 7. Outcomes that end together are posted first, and then one notification wakes all their
+//!    threads. A thread that panics in between sends that notification.
 //!
 //! The module knows neither locks nor sockets; `tests/handover` explores its interleavings.
 
@@ -35,13 +35,13 @@ const ROUNDS_FOR_OTHERS_MAX: usize = 4;
 /// Most rounds of begun orders between two polls for events.
 const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
 
-/// After waking this many threads, yield, so that their next requests leave together.
-const CROWD_MIN: usize = 4;
-/// Most waiters kept for reuse, in each of two places. With more threads than that, they are
+/// After waking this many threads, a thread yields, so that their next requests leave together.
+const YIELD_AFTER: usize = 4;
+/// Most participants kept for reuse in each of two lists. With more threads than that, they are
 /// allocated.
-const WAITERS_KEPT_MAX: usize = 256;
-/// How many kept waiters are tried to find a free one.
-const WAITERS_TRIED_MAX: usize = 8;
+const PARTICIPANTS_REUSED_MAX: usize = 256;
+/// How many participants are tried to find a free one.
+const PARTICIPANTS_TRIED_MAX: usize = 8;
 
 /// What the loop does.
 pub(super) trait Work {
@@ -85,7 +85,7 @@ pub(super) trait Work {
     /// The outcome of an order; `None` if it is not done.
     fn take(&mut self, id: Self::Id) -> Option<Self::Outcome>;
 
-    /// Checks an outcome again that was not handed over at once.
+    /// Checks an outcome again that its thread did not receive at once.
     fn receive(outcome: Self::Outcome) -> Self::Outcome;
 
     /// The order is no longer awaited. It must not panic.
@@ -103,7 +103,7 @@ pub(super) trait Work {
     fn report(&mut self) -> Option<Self::Report>;
 
     /// Delivers a report. It may block or panic.
-    fn tell(report: Self::Report);
+    fn deliver(report: Self::Report);
 
     /// The time at which orders are begun.
     fn now(&self) -> Self::Time;
@@ -153,54 +153,54 @@ pub(super) trait Wake {
 type WakerOf<W> = <<W as Work>::Poller as Poll>::Waker;
 
 /// The threads, and what they share.
-pub(super) struct Crew<W: Work> {
-    inbox: Mutex<Inbox<W>>,
+pub(super) struct LeaderFollower<W: Work> {
+    submissions: Mutex<Submissions<W>>,
     waker: WakerOf<W>,
     /// The sleeping threads wait for it.
     event_count: EventCount,
 }
 
-/// Where a thread learns whether it has to work or to sleep.
-struct Inbox<W: Work> {
+/// The orders that wait for the thread at the loop, and the loop itself while it is free.
+struct Submissions<W: Work> {
     /// `None` while a thread works at it.
     state: Option<Box<LoopState<W>>>,
     /// At most two per waiting thread, one per thread that took back a begun order, and one per
     /// outcome that was given up.
-    orders: VecDeque<Filed<W>>,
+    orders: VecDeque<Submission<W>>,
     /// The leader's poller, if the leader found the loop taken on its return.
     back: Option<LeaderReturn<W>>,
-    /// The waiters of threads that deliver a report.
+    /// The participants whose threads deliver a report.
     away: Vec<Arc<Participant<W>>>,
-    /// Mailboxes for reuse; some still belong to threads that are about to wake.
+    /// Participants for reuse; some still belong to threads that are about to wake.
     used: VecDeque<Arc<Participant<W>>>,
-    /// The slot of the last new mailbox.
+    /// The slot of the last new participant.
     slot: u8,
 }
 
-impl<W: Work> Inbox<W> {
+impl<W: Work> Submissions<W> {
     fn is_empty(&self) -> bool {
         self.orders.is_empty() && self.back.is_none()
     }
 
-    fn waiter(&mut self) -> Arc<Participant<W>> {
-        for _ in 0..self.used.len().min(WAITERS_TRIED_MAX) {
-            let Some(mut waiter) = self.used.pop_front() else {
+    fn participant(&mut self) -> Arc<Participant<W>> {
+        for _ in 0..self.used.len().min(PARTICIPANTS_TRIED_MAX) {
+            let Some(mut participant) = self.used.pop_front() else {
                 break;
             };
-            if let Some(unused) = Arc::get_mut(&mut waiter) {
-                let mut mail = unused.lock();
-                debug_assert!(mail.outcome.is_none(), "it was taken, or given up");
-                *mail = Mail { outcome: None, is_called: false };
-                drop(mail);
-                return waiter;
+            if let Some(unused) = Arc::get_mut(&mut participant) {
+                let mut completion = unused.lock();
+                debug_assert!(completion.outcome.is_none(), "it was taken, or given up");
+                *completion = Completion { outcome: None, is_called: false };
+                drop(completion);
+                return participant;
             }
-            self.used.push_back(waiter);
+            self.used.push_back(participant);
         }
         self.slot = self.slot.wrapping_add(1);
         Participant::new(self.slot)
     }
 
-    /// Gives the loop back. Returns the waiter of the thread to call to it, if any.
+    /// Gives the loop back. Returns the participant to call to it, if any.
     #[inline(always)]
     fn put(
         &mut self,
@@ -208,7 +208,7 @@ impl<W: Work> Inbox<W> {
         waker: &WakerOf<W>,
     ) -> Option<Arc<Participant<W>>> {
         let successor = match state.poller {
-            Some(_) => state.waiters.values().find(|waiter| !self.is_away(waiter)).cloned(),
+            Some(_) => state.participants.values().find(|it| !self.is_away(it)).cloned(),
             None => {
                 state.hasten_leader(waker);
                 None
@@ -219,46 +219,46 @@ impl<W: Work> Inbox<W> {
         successor
     }
 
-    fn is_away(&self, waiter: &Arc<Participant<W>>) -> bool {
-        self.away.iter().any(|away| Arc::ptr_eq(away, waiter))
+    fn is_away(&self, participant: &Arc<Participant<W>>) -> bool {
+        self.away.iter().any(|away| Arc::ptr_eq(away, participant))
     }
 
-    /// The order of this waiter is no longer awaited.
-    fn take_back(&mut self, waiter: Arc<Participant<W>>) {
-        let is_its = |filed: &Filed<W>| match filed {
-            Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &waiter),
+    /// The order of this participant is no longer awaited.
+    fn take_back(&mut self, participant: Arc<Participant<W>>) {
+        let is_its = |submission: &Submission<W>| match submission {
+            Submission::Order(_, Some(sender)) => Arc::ptr_eq(sender, &participant),
             _ => false,
         };
         let Some(at) = self.orders.iter().position(is_its) else {
-            self.orders.push_back(Filed::Gone(Own::Mail(waiter)));
+            self.orders.push_back(Submission::Cancel(Own::Participant(participant)));
             return;
         };
-        let Some(Filed::Order(order, _)) = self.orders.remove(at) else {
+        let Some(Submission::Order(order, _)) = self.orders.remove(at) else {
             unreachable!("it is an order");
         };
         if let Some(rest) = W::withdraw(order) {
-            self.orders.insert(at, Filed::Order(rest, None));
+            self.orders.insert(at, Submission::Order(rest, None));
         }
     }
 }
 
-enum Filed<W: Work> {
-    /// An order, and the waiter of the thread that waits for it.
+enum Submission<W: Work> {
+    /// An order, and the participant that waits for it.
     Order(W::Order, Option<Arc<Participant<W>>>),
     /// This order is no longer awaited.
-    Gone(Own<W>),
+    Cancel(Own<W>),
     /// Its thread panicked before it received the outcome.
     Outcome(W::Outcome),
 }
 
 struct LeaderReturn<W: Work> {
     poller: Box<W::Poller>,
-    /// The order that the leader waits for, and its waiter.
-    waits: Option<(W::Id, Arc<Participant<W>>)>,
+    /// The order that the leader waits for, and its participant.
+    awaits: Option<(W::Id, Arc<Participant<W>>)>,
 }
 
 /// Ids do not come from outside, so their hashes need no secret seed; and runs are repeatable.
-type Waiters<W> = HashMap<<W as Work>::Id, Arc<Participant<W>>, BuildHasherDefault<IdHasher>>;
+type Participants<W> = HashMap<<W as Work>::Id, Arc<Participant<W>>, BuildHasherDefault<IdHasher>>;
 
 /// Multiplies by the golden ratio, which spreads numbers that follow each other.
 #[derive(Default)]
@@ -294,29 +294,29 @@ struct LoopState<W: Work> {
     /// When that wait ends by itself.
     waits_until: Option<W::Time>,
     is_leader_woken: bool,
-    /// The leader's waiter, if it has one.
+    /// The leader's participant, if it has one.
     leader: Option<Arc<Participant<W>>>,
-    /// The orders of all threads with a waiter.
-    waiters: Waiters<W>,
-    /// Orders taken from the inbox that are not begun yet.
-    orders: VecDeque<Filed<W>>,
+    /// The orders of all participants.
+    participants: Participants<W>,
+    /// Orders taken from the submissions and not begun yet.
+    orders: VecDeque<Submission<W>>,
     back: Option<LeaderReturn<W>>,
-    /// Reused list of orders to hand out.
+    /// Reused list of ended orders.
     ended: Vec<W::Id>,
     /// Where outcomes were posted and the threads are still to be notified.
     posted: WakeSet,
-    /// Mailboxes that receive nothing more.
+    /// Participants that receive nothing more.
     used: VecDeque<Arc<Participant<W>>>,
 }
 
-/// Where a thread sleeps until it is called or its outcome is there.
+/// A thread that sleeps until it is called or its outcome is there.
 struct Participant<W: Work> {
-    mail: Mutex<Mail<W>>,
+    completion: Mutex<Completion<W>>,
     /// The slot of the event count at which its thread waits.
     slot: u8,
 }
 
-struct Mail<W: Work> {
+struct Completion<W: Work> {
     outcome: Option<W::Outcome>,
     /// Called to the loop.
     is_called: bool,
@@ -324,12 +324,12 @@ struct Mail<W: Work> {
 
 impl<W: Work> Participant<W> {
     fn new(slot: u8) -> Arc<Participant<W>> {
-        let mail = Mail { outcome: None, is_called: false };
-        Arc::new(Participant { mail: Mutex::new(mail), slot })
+        let completion = Completion { outcome: None, is_called: false };
+        Arc::new(Participant { completion: Mutex::new(completion), slot })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Mail<W>> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Completion<W>> {
+        self.completion.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The caller has to notify the slot.
@@ -344,24 +344,20 @@ impl<W: Work> Participant<W> {
         called.insert(self.slot);
     }
 
-    /// Sleeps until there is mail, at most until then. Returns what there is.
-    fn await_mail(
-        &self,
-        event_count: &EventCount,
-        until: Option<W::Time>,
-    ) -> MutexGuard<'_, Mail<W>> {
+    /// Sleeps until it is called or has its outcome, at most until then.
+    fn wait(&self, events: &EventCount, until: Option<W::Time>) -> MutexGuard<'_, Completion<W>> {
         loop {
-            let seen = event_count.prepare(self.slot);
-            let mail = self.lock();
-            if mail.outcome.is_some() || mail.is_called {
-                return mail;
+            let seen = events.prepare(self.slot);
+            let completion = self.lock();
+            if completion.outcome.is_some() || completion.is_called {
+                return completion;
             }
             let left = until.map(W::left);
             if left.is_some_and(|left| left.is_zero()) {
-                return mail;
+                return completion;
             }
-            drop(mail);
-            event_count.wait(self.slot, seen, left);
+            drop(completion);
+            events.wait(self.slot, seen, left);
         }
     }
 }
@@ -372,32 +368,32 @@ enum Own<W: Work> {
     None,
     /// By its id; no other thread knows whose order it is.
     Order(W::Id),
-    /// By the waiter that its outcome arrives in.
-    Mail(Arc<Participant<W>>),
+    /// By the participant that receives its outcome.
+    Participant(Arc<Participant<W>>),
 }
 
 impl<W: Work> Own<W> {
-    fn is(&self, waiter: &Arc<Participant<W>>) -> bool {
-        matches!(self, Own::Mail(own) if Arc::ptr_eq(own, waiter))
+    fn is(&self, participant: &Arc<Participant<W>>) -> bool {
+        matches!(self, Own::Participant(own) if Arc::ptr_eq(own, participant))
     }
 }
 
-impl<W: Work> Crew<W> {
-    pub(super) fn new(work: W, poller: W::Poller, waker: WakerOf<W>) -> Crew<W> {
+impl<W: Work> LeaderFollower<W> {
+    pub(super) fn new(work: W, poller: W::Poller, waker: WakerOf<W>) -> LeaderFollower<W> {
         let state = LoopState {
             work,
             poller: Some(Box::new(poller)),
             waits_until: None,
             is_leader_woken: false,
             leader: None,
-            waiters: HashMap::default(),
+            participants: HashMap::default(),
             orders: VecDeque::new(),
             back: None,
             ended: Vec::new(),
             posted: WakeSet::default(),
             used: VecDeque::new(),
         };
-        let inbox = Inbox {
+        let submissions = Submissions {
             state: Some(Box::new(state)),
             orders: VecDeque::new(),
             back: None,
@@ -405,7 +401,8 @@ impl<W: Work> Crew<W> {
             used: VecDeque::new(),
             slot: 0,
         };
-        Crew { inbox: Mutex::new(inbox), waker, event_count: EventCount::new() }
+        let submissions = Mutex::new(submissions);
+        LeaderFollower { submissions, waker, event_count: EventCount::new() }
     }
 
     /// Gives an order, and works, or sleeps while others work, until it is done. `None` if it slept
@@ -415,8 +412,8 @@ impl<W: Work> Crew<W> {
         self.give(None, order, limit)
     }
 
-    /// Gives an order as [`run`](Crew::run) does, right behind one that is not waited for. Both are
-    /// sent together, and nothing undoes the first.
+    /// Gives an order as [`run`](LeaderFollower::run) does, right behind one that is not waited
+    /// for. Both are sent together, and nothing undoes the first.
     pub(super) fn run_behind(
         &self,
         first: W::Order,
@@ -433,89 +430,89 @@ impl<W: Work> Crew<W> {
         order: W::Order,
         limit: Limit<W::Time>,
     ) -> Option<W::Outcome> {
-        let mut inbox = self.lock();
-        let mut member = self.member(inbox.state.take());
-        if member.state.is_none() {
-            let waiter = inbox.waiter();
-            inbox.orders.extend(first.map(|first| Filed::Order(first, None)));
-            inbox.orders.push_back(Filed::Order(order, Some(Arc::clone(&waiter))));
-            drop(inbox);
-            member.until = limit.until::<W>(W::read_clock);
-            member.own = Own::Mail(waiter);
-            member.sleep_and_work();
-            return member.outcome.take();
+        let mut submissions = self.lock();
+        let mut caller = self.caller(submissions.state.take());
+        if caller.state.is_none() {
+            let participant = submissions.participant();
+            submissions.orders.extend(first.map(|first| Submission::Order(first, None)));
+            submissions.orders.push_back(Submission::Order(order, Some(Arc::clone(&participant))));
+            drop(submissions);
+            caller.until = limit.until::<W>(W::read_clock);
+            caller.own = Own::Participant(participant);
+            caller.sleep_and_work();
+            return caller.outcome.take();
         }
-        drop(inbox);
+        drop(submissions);
         let is_behind = first.is_some();
         let begun = match first {
-            None => member.begin(order),
+            None => caller.begin(order),
             Some(first) => {
-                let begun = member.begin(first);
-                member.forget(begun);
-                member.state().work.begin(order)
+                let begun = caller.begin(first);
+                caller.forget(begun);
+                caller.state().work.begin(order)
             }
         };
         match begun {
             Begun::Later(id) => {
-                member.own = Own::Order(id);
-                member.until = limit.until::<W>(|| member.state().work.now());
-                member.state().work.send();
-                if !member.work() {
-                    member.sleep_and_work();
+                caller.own = Own::Order(id);
+                caller.until = limit.until::<W>(|| caller.state().work.now());
+                caller.state().work.send();
+                if !caller.work() {
+                    caller.sleep_and_work();
                 }
             }
             Begun::Now(outcome) => {
-                member.outcome = Some(outcome);
+                caller.outcome = Some(outcome);
                 if is_behind {
-                    member.state().work.send();
+                    caller.state().work.send();
                 }
-                member.hand_out();
-                member.go();
+                caller.distribute();
+                caller.go();
             }
             Begun::Unattended => unreachable!("a thread waits for it"),
         }
-        member.outcome.take()
+        caller.outcome.take()
     }
 
     /// Gives an order without waiting for its outcome.
-    pub(super) fn leave(&self, order: W::Order) {
-        let mut inbox = self.lock();
-        let Some(state) = inbox.state.take() else {
-            inbox.orders.push_back(Filed::Order(order, None));
+    pub(super) fn submit(&self, order: W::Order) {
+        let mut submissions = self.lock();
+        let Some(state) = submissions.state.take() else {
+            submissions.orders.push_back(Submission::Order(order, None));
             return;
         };
-        drop(inbox);
-        let mut member = self.member(Some(state));
-        let begun = member.begin(order);
-        member.forget(begun);
-        member.state().work.send();
-        member.hand_out();
-        member.go();
+        drop(submissions);
+        let mut caller = self.caller(Some(state));
+        let begun = caller.begin(order);
+        caller.forget(begun);
+        caller.state().work.send();
+        caller.distribute();
+        caller.go();
     }
 
     /// Acts like a thread that is delayed while it has the loop, until the result is called.
     #[cfg(test)]
-    pub(super) fn hold_desk(&self) -> impl FnOnce() {
-        let mut member = self.member(self.inbox_with_state().state.take());
-        move || _ = member.go()
+    pub(super) fn hold_loop(&self) -> impl FnOnce() {
+        let mut caller = self.caller(self.submissions_with_loop().state.take());
+        move || _ = caller.go()
     }
 
     /// Looks at the work between two steps of other threads.
     #[cfg(test)]
     pub(super) fn look_at<T>(&self, look: impl FnOnce(&W) -> T) -> T {
-        let inbox = self.inbox_with_state();
-        look(&inbox.state.as_ref().expect("it waited for it").work)
+        let submissions = self.submissions_with_loop();
+        look(&submissions.state.as_ref().expect("it waited for it").work)
     }
 
     /// Waits until no other thread has the loop.
     #[cfg(test)]
-    fn inbox_with_state(&self) -> MutexGuard<'_, Inbox<W>> {
+    fn submissions_with_loop(&self) -> MutexGuard<'_, Submissions<W>> {
         loop {
-            let inbox = self.lock();
-            if inbox.state.is_some() {
-                return inbox;
+            let submissions = self.lock();
+            if submissions.state.is_some() {
+                return submissions;
             }
-            drop(inbox);
+            drop(submissions);
             yield_now();
         }
     }
@@ -523,33 +520,33 @@ impl<W: Work> Crew<W> {
     /// Acts like a leader that is delayed while it waits for events.
     #[cfg(test)]
     pub(super) fn hold_poller(&self) -> impl FnOnce() {
-        let mut inbox = self.inbox_with_state();
-        let mut member = self.member(inbox.state.take());
-        assert!(member.put_down(inbox), "no other thread waits");
+        let mut submissions = self.submissions_with_loop();
+        let mut caller = self.caller(submissions.state.take());
+        assert!(caller.put_down(submissions), "no other thread waits");
         move || {
-            if member.come_back() {
-                member.hand_out();
-                member.go();
+            if caller.come_back() {
+                caller.distribute();
+                caller.go();
             }
         }
     }
 
     #[inline]
-    fn member(&self, state: Option<Box<LoopState<W>>>) -> Member<'_, W> {
+    fn caller(&self, state: Option<Box<LoopState<W>>>) -> Caller<'_, W> {
         let (own, until) = (Own::None, None);
-        Member { crew: self, state, poller: None, own, until, outcome: None, posted: 0 }
+        Caller { threads: self, state, poller: None, own, until, outcome: None, posted: 0 }
     }
 
     /// Calls a thread to the loop.
-    fn call(&self, waiter: &Participant<W>) {
+    fn call(&self, participant: &Participant<W>) {
         let mut called = WakeSet::default();
-        waiter.call(&mut called);
+        participant.call(&mut called);
         self.event_count.notify(called);
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Inbox<W>> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Submissions<W>> {
+        self.submissions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -564,9 +561,10 @@ impl<T> Limit<T> {
     }
 }
 
-/// One of the threads. If it panics, it gives back what it holds, and its order is cancelled.
-struct Member<'a, W: Work> {
-    crew: &'a Crew<W>,
+/// A thread that gives an order. If it panics, the loop and the poller are given back and its order
+/// is cancelled.
+struct Caller<'a, W: Work> {
+    threads: &'a LeaderFollower<W>,
     /// Present while it works.
     state: Option<Box<LoopState<W>>>,
     /// Present while it waits for events.
@@ -580,7 +578,7 @@ struct Member<'a, W: Work> {
     posted: usize,
 }
 
-impl<'a, W: Work> Member<'a, W> {
+impl<'a, W: Work> Caller<'a, W> {
     #[inline]
     fn state(&mut self) -> &mut LoopState<W> {
         self.state.as_mut().expect("it works")
@@ -608,10 +606,10 @@ impl<'a, W: Work> Member<'a, W> {
     /// there.
     #[cold]
     fn poll_and_begin(&mut self, order: W::Order) -> Begun<W> {
-        self.state().orders.push_back(Filed::Order(order, None));
+        self.state().orders.push_back(Submission::Order(order, None));
         self.look();
         self.state().work.get_ready();
-        let Some(Filed::Order(order, None)) = self.state().orders.pop_back() else {
+        let Some(Submission::Order(order, None)) = self.state().orders.pop_back() else {
             unreachable!("it was put there");
         };
         self.state().work.begin(order)
@@ -631,25 +629,25 @@ impl<'a, W: Work> Member<'a, W> {
     fn work(&mut self) -> bool {
         let mut rounds = 0;
         loop {
-            let was_alone = self.hand_out();
+            let was_alone = self.distribute();
             if !was_alone {
                 self.step_aside();
             }
             if self.outcome.is_some() {
                 self.own = Own::None;
-                let was_kept = self.go();
-                if !was_alone || was_kept {
+                let was_delayed = self.go();
+                if !was_alone || was_delayed {
                     self.outcome = self.outcome.take().map(W::receive);
                 }
                 return true;
             }
-            let mut inbox = self.crew.lock();
-            if inbox.is_empty() {
+            let mut submissions = self.threads.lock();
+            if submissions.is_empty() {
                 if self.state().work.has_report() {
-                    self.step_out(inbox);
+                    self.step_out(submissions);
                     return false;
                 }
-                if !self.put_down(inbox) {
+                if !self.put_down(submissions) {
                     return false;
                 }
                 self.poller.as_mut().expect("it has it from the state").wait();
@@ -658,8 +656,8 @@ impl<'a, W: Work> Member<'a, W> {
                 }
                 rounds = 0;
             } else {
-                self.state().take_in(&mut inbox);
-                drop(inbox);
+                self.state().take_in(&mut submissions);
+                drop(submissions);
                 rounds += 1;
                 self.serve(rounds % ROUNDS_WITHOUT_LOOK_MAX == 0);
             }
@@ -669,27 +667,27 @@ impl<'a, W: Work> Member<'a, W> {
     /// Sleeps until its order is done or its limit is reached, and works when it is called.
     fn sleep_and_work(&mut self) {
         loop {
-            let Own::Mail(waiter) = &self.own else {
-                unreachable!("it sleeps with a waiter");
+            let Own::Participant(participant) = &self.own else {
+                unreachable!("it sleeps as a participant");
             };
-            let mut mail = waiter.await_mail(&self.crew.event_count, self.until);
-            if let Some(outcome) = mail.outcome.take() {
+            let mut completion = participant.wait(&self.threads.event_count, self.until);
+            if let Some(outcome) = completion.outcome.take() {
                 self.outcome = Some(W::receive(outcome));
                 return;
             }
-            let is_called = mem::take(&mut mail.is_called);
-            drop(mail);
-            let mut inbox = self.crew.lock();
-            self.state = inbox.state.take();
+            let is_called = mem::take(&mut completion.is_called);
+            drop(completion);
+            let mut submissions = self.threads.lock();
+            self.state = submissions.state.take();
             if self.state.is_none() {
                 match is_called {
                     true => continue,
-                    false => return inbox.take_back(Arc::clone(waiter)),
+                    false => return submissions.take_back(Arc::clone(participant)),
                 }
             }
-            // If the inbox is not empty, its own order may be there.
-            let is_to_work = is_called || !inbox.is_empty();
-            drop(inbox);
+            // If there are submissions, its own order may be among them.
+            let is_to_work = is_called || !submissions.is_empty();
+            drop(submissions);
             if !is_to_work {
                 return self.take_back();
             }
@@ -709,24 +707,24 @@ impl<'a, W: Work> Member<'a, W> {
         } else if let Some(id) = state.id_of(&self.own) {
             state.work.tick(id);
         }
-        self.hand_out();
+        self.distribute();
         let own = mem::replace(&mut self.own, Own::None);
         if self.outcome.is_none() {
             let state = self.state();
             state.forget(&own);
             state.work.send();
-            self.hand_out();
+            self.distribute();
         }
         self.go();
         self.outcome = self.outcome.take().map(W::receive);
     }
 
-    /// Begins and sends the orders taken from the inbox.
+    /// Begins and sends the orders taken from the submissions.
     #[inline(never)]
     fn serve(&mut self, look: bool) {
         let state = self.state();
-        if let Some(LeaderReturn { poller, waits }) = state.back.take() {
-            state.waiters.extend(waits);
+        if let Some(LeaderReturn { poller, awaits }) = state.back.take() {
+            state.participants.extend(awaits);
             self.have_back(poller);
         } else if look {
             self.look();
@@ -736,14 +734,14 @@ impl<'a, W: Work> Member<'a, W> {
             self.state().work.get_ready();
         }
         let state = self.state();
-        while let Some(filed) = state.orders.pop_front() {
-            let (order, sender) = match filed {
-                Filed::Order(order, sender) => (order, sender),
-                Filed::Gone(own) => {
+        while let Some(submission) = state.orders.pop_front() {
+            let (order, sender) = match submission {
+                Submission::Order(order, sender) => (order, sender),
+                Submission::Cancel(own) => {
                     state.forget(&own);
                     continue;
                 }
-                Filed::Outcome(outcome) => {
+                Submission::Outcome(outcome) => {
                     state.work.give_up(outcome);
                     continue;
                 }
@@ -754,7 +752,7 @@ impl<'a, W: Work> Member<'a, W> {
                     state.keep(sender);
                 }
                 (Begun::Later(id), Some(sender)) => {
-                    state.waiters.insert(id, sender);
+                    state.participants.insert(id, sender);
                 }
                 (Begun::Later(id), None) => state.work.cancel(id),
                 (Begun::Now(outcome), None) => state.work.give_up(outcome),
@@ -780,7 +778,7 @@ impl<'a, W: Work> Member<'a, W> {
         let own = &self.own;
         let state = self.state.as_mut().expect("it works");
         let alone = match own {
-            Own::Order(id) if state.waiters.is_empty() => Some(*id),
+            Own::Order(id) if state.participants.is_empty() => Some(*id),
             _ => None,
         };
         if let Some(poller) = &mut state.poller {
@@ -788,14 +786,14 @@ impl<'a, W: Work> Member<'a, W> {
         }
     }
 
-    /// Hands out the ended orders, and keeps its own outcome. Returns whether there was nothing for
-    /// others.
+    /// Distributes the outcomes of the ended orders, and keeps its own. Returns whether there was
+    /// nothing for others.
     #[inline(always)]
-    fn hand_out(&mut self) -> bool {
+    fn distribute(&mut self) -> bool {
         let state = self.state.as_mut().expect("it works");
         match &self.own {
             // No other thread waits for anything.
-            Own::Order(id) if state.waiters.is_empty() && state.poller.is_some() => {
+            Own::Order(id) if state.participants.is_empty() && state.poller.is_some() => {
                 if state.work.has_ended() {
                     self.outcome = state.work.take(*id);
                     state.work.send();
@@ -804,20 +802,20 @@ impl<'a, W: Work> Member<'a, W> {
             }
             Own::None if !state.work.has_ended() => true,
             _ => {
-                self.hand_out_to_all();
+                self.distribute_to_all();
                 false
             }
         }
     }
 
-    fn hand_out_to_all(&mut self) {
-        if let Own::Mail(waiter) = &self.own {
-            self.outcome = waiter.lock().outcome.take().map(W::receive);
+    fn distribute_to_all(&mut self) {
+        if let Own::Participant(participant) = &self.own {
+            self.outcome = participant.lock().outcome.take().map(W::receive);
         }
         let mut posted = 0;
         // An order may end because another outcome was taken, without any other notification. Each
         // iteration but the last takes one order in progress, and none is added.
-        while self.hand_out_once(&mut posted) && self.state().work.has_ended() {}
+        while self.distribute_once(&mut posted) && self.state().work.has_ended() {}
         self.posted += posted;
         self.wake_posted();
     }
@@ -825,20 +823,20 @@ impl<'a, W: Work> Member<'a, W> {
     /// Wakes the threads whose outcomes were posted.
     fn wake_posted(&mut self) {
         let posted = mem::take(&mut self.state().posted);
-        self.crew.event_count.notify(posted);
+        self.threads.event_count.notify(posted);
     }
 
     /// Yields after many outcomes were posted, so that their threads run first.
     #[inline]
     fn step_aside(&mut self) {
-        if mem::take(&mut self.posted) >= CROWD_MIN {
+        if mem::take(&mut self.posted) >= YIELD_AFTER {
             yield_now();
         }
     }
 
     /// Returns whether there was an outcome.
-    fn hand_out_once(&mut self, posted: &mut usize) -> bool {
-        let Member { crew, state, own, outcome, .. } = self;
+    fn distribute_once(&mut self, posted: &mut usize) -> bool {
+        let Caller { threads, state, own, outcome, .. } = self;
         let state = state.as_mut().expect("it works");
         let mut all = mem::take(&mut state.ended);
         state.work.ended(&mut all);
@@ -849,27 +847,27 @@ impl<'a, W: Work> Member<'a, W> {
                 was_any |= outcome.is_some();
                 continue;
             }
-            let Some(waiter) = state.waiters.get(&id) else {
-                state.wake_leader(&crew.waker);
+            let Some(participant) = state.participants.get(&id) else {
+                state.wake_leader(&threads.waker);
                 continue;
             };
             let Some(ended) = state.work.take(id) else {
                 continue;
             };
             was_any = true;
-            let is_leader = state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, waiter));
-            match own.is(waiter) {
+            let is_leader = state.leader.as_ref().is_some_and(|it| Arc::ptr_eq(it, participant));
+            match own.is(participant) {
                 true => *outcome = Some(ended),
                 false => {
-                    waiter.post(ended, &mut state.posted);
+                    participant.post(ended, &mut state.posted);
                     *posted += 1;
                 }
             }
-            if let Some(waiter) = state.waiters.remove(&id) {
-                state.keep(waiter);
+            if let Some(participant) = state.participants.remove(&id) {
+                state.keep(participant);
             }
             if is_leader {
-                state.wake_leader(&crew.waker);
+                state.wake_leader(&threads.waker);
             }
         }
         state.ended = all;
@@ -881,7 +879,7 @@ impl<'a, W: Work> Member<'a, W> {
     /// Gives the loop back while its order is not done. Returns whether to wait for events;
     /// otherwise the thread has to sleep.
     #[inline(always)]
-    fn put_down(&mut self, mut inbox: MutexGuard<'_, Inbox<W>>) -> bool {
+    fn put_down(&mut self, mut submissions: MutexGuard<'_, Submissions<W>>) -> bool {
         let mut state = self.state.take().expect("it works");
         self.poller = state.poller.take();
         match (&mut self.poller, &self.own) {
@@ -889,17 +887,17 @@ impl<'a, W: Work> Member<'a, W> {
                 let due = state.work.due();
                 state.work.set_timeout(poller, due);
                 state.waits_until = due;
-                if let Own::Mail(waiter) = own {
-                    state.leader = Some(Arc::clone(waiter));
+                if let Own::Participant(participant) = own {
+                    state.leader = Some(Arc::clone(participant));
                 }
             }
             (None, _) => {
-                self.waiter(&mut state, &mut inbox);
-                state.hasten_leader(&self.crew.waker);
+                self.participant(&mut state, &mut submissions);
+                state.hasten_leader(&self.threads.waker);
             }
         }
-        state.clear_up(&mut inbox);
-        inbox.state = Some(state);
+        state.clear_up(&mut submissions);
+        submissions.state = Some(state);
         self.poller.is_some()
     }
 
@@ -907,132 +905,136 @@ impl<'a, W: Work> Member<'a, W> {
     /// Returns whether it works again; otherwise the thread has to sleep.
     #[inline(always)]
     fn come_back(&mut self) -> bool {
-        let mut inbox = self.crew.lock();
-        self.state = inbox.state.take();
+        let mut submissions = self.threads.lock();
+        self.state = submissions.state.take();
         let poller = self.poller.take().expect("it waited with it");
         if self.state.is_some() {
-            drop(inbox);
+            drop(submissions);
             self.have_back(poller);
             return true;
         }
-        let waits = match self.own {
+        let awaits = match self.own {
             Own::Order(id) => {
-                let waiter = inbox.waiter();
-                self.own = Own::Mail(Arc::clone(&waiter));
-                Some((id, waiter))
+                let participant = submissions.participant();
+                self.own = Own::Participant(Arc::clone(&participant));
+                Some((id, participant))
             }
-            Own::None | Own::Mail(_) => None,
+            Own::None | Own::Participant(_) => None,
         };
-        inbox.back = Some(LeaderReturn { poller, waits });
+        submissions.back = Some(LeaderReturn { poller, awaits });
         false
     }
 
     /// Gives the loop back while its order is not done, to deliver a report; then the thread has to
     /// sleep.
     #[cold]
-    fn step_out(&mut self, mut inbox: MutexGuard<'_, Inbox<W>>) {
+    fn step_out(&mut self, mut submissions: MutexGuard<'_, Submissions<W>>) {
         let mut state = self.state.take().expect("it works");
         let report = state.work.report();
-        let waiter = self.waiter(&mut state, &mut inbox);
-        inbox.away.push(Arc::clone(&waiter));
-        let successor = inbox.put(state, &self.crew.waker);
-        drop(inbox);
+        let participant = self.participant(&mut state, &mut submissions);
+        submissions.away.push(Arc::clone(&participant));
+        let successor = submissions.put(state, &self.threads.waker);
+        drop(submissions);
         if let Some(successor) = successor {
-            self.crew.call(&successor);
+            self.threads.call(&successor);
         }
         if let Some(report) = report {
-            self.tell(report);
+            self.deliver_report(report);
         }
-        self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &waiter));
+        self.threads.lock().away.retain(|away| !Arc::ptr_eq(away, &participant));
         // It was not called meanwhile, so the loop may be free.
-        self.crew.call(&waiter);
+        self.threads.call(&participant);
     }
 
-    /// The waiter in which it waits for its order from now on.
-    fn waiter(&mut self, state: &mut LoopState<W>, inbox: &mut Inbox<W>) -> Arc<Participant<W>> {
-        let waiter = match &self.own {
-            Own::Mail(waiter) => return Arc::clone(waiter),
+    /// The participant that waits for its order from now on.
+    fn participant(
+        &mut self,
+        state: &mut LoopState<W>,
+        submissions: &mut Submissions<W>,
+    ) -> Arc<Participant<W>> {
+        let participant = match &self.own {
+            Own::Participant(participant) => return Arc::clone(participant),
             Own::Order(id) => {
-                let waiter = inbox.waiter();
-                state.waiters.insert(*id, Arc::clone(&waiter));
-                waiter
+                let participant = submissions.participant();
+                state.participants.insert(*id, Arc::clone(&participant));
+                participant
             }
             Own::None => unreachable!("its order is not done"),
         };
-        self.own = Own::Mail(Arc::clone(&waiter));
-        waiter
+        self.own = Own::Participant(Arc::clone(&participant));
+        participant
     }
 
     /// Delivers a report. The thread holds nothing but, possibly, its outcome.
     #[cold]
-    fn tell(&mut self, report: W::Report) {
-        let telling = Telling { member: self };
-        W::tell(report);
-        mem::forget(telling);
+    fn deliver_report(&mut self, report: W::Report) {
+        let delivery = Delivery { caller: self };
+        W::deliver(report);
+        mem::forget(delivery);
     }
 
     /// Gives the loop back after its own order is done. Returns whether others, or a report, have
     /// delayed it.
     #[inline(always)]
     fn go(&mut self) -> bool {
-        let crew = self.crew;
-        let mut inbox = crew.lock();
-        let is_kept = !inbox.is_empty();
-        if is_kept {
-            drop(inbox);
-            inbox = self.work_for_others();
+        let threads = self.threads;
+        let mut submissions = threads.lock();
+        let is_delayed = !submissions.is_empty();
+        if is_delayed {
+            drop(submissions);
+            submissions = self.work_for_others();
         }
         let mut state = self.state.take().expect("it works");
         let report = state.work.report();
-        let successor = inbox.put(state, &crew.waker);
-        drop(inbox);
+        let successor = submissions.put(state, &threads.waker);
+        drop(submissions);
         if let Some(successor) = successor {
-            self.crew.call(&successor);
+            self.threads.call(&successor);
         }
         match report {
-            None => is_kept,
+            None => is_delayed,
             Some(report) => {
-                self.tell(report);
+                self.deliver_report(report);
                 true
             }
         }
     }
 
-    /// Returns with the inbox empty and locked.
-    fn work_for_others(&mut self) -> MutexGuard<'a, Inbox<W>> {
-        let crew = self.crew;
+    /// Returns with the submissions empty and locked.
+    fn work_for_others(&mut self) -> MutexGuard<'a, Submissions<W>> {
+        let threads = self.threads;
         for _ in 0..ROUNDS_FOR_OTHERS_MAX {
-            let mut inbox = crew.lock();
-            if inbox.is_empty() {
-                return inbox;
+            let mut submissions = threads.lock();
+            if submissions.is_empty() {
+                return submissions;
             }
-            self.state().take_in(&mut inbox);
-            drop(inbox);
+            self.state().take_in(&mut submissions);
+            drop(submissions);
             self.serve(false);
-            self.hand_out();
+            self.distribute();
             self.step_aside();
         }
-        // The inbox stays locked from here on, so no further order arrives.
-        let mut inbox = crew.lock();
-        self.state().take_in(&mut inbox);
+        // The submissions stay locked from here on, so no further order arrives.
+        let mut submissions = threads.lock();
+        self.state().take_in(&mut submissions);
         self.serve(false);
-        self.hand_out();
-        inbox
+        self.distribute();
+        submissions
     }
 
-    /// The thread panicked. Orders that it took but did not begin go back to the inbox, and all
-    /// threads are called. What no thread waits for is left to the next one at the loop.
+    /// The thread panicked. Orders that it took but did not begin go back to the submissions, and
+    /// all threads are called. What no thread waits for is left to the next one at the loop.
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
         let mut called = WakeSet::default();
-        let mut inbox = self.crew.lock();
+        let mut submissions = self.threads.lock();
         if let Some(mut state) = self.state.take() {
             called = mem::take(&mut state.posted);
-            state.orders.append(&mut inbox.orders);
-            mem::swap(&mut inbox.orders, &mut state.orders);
-            for filed in &mut inbox.orders {
-                if let Filed::Order(_, sender) = filed {
+            state.orders.append(&mut submissions.orders);
+            mem::swap(&mut submissions.orders, &mut state.orders);
+            for submission in &mut submissions.orders {
+                if let Submission::Order(_, sender) = submission {
                     drop(sender.take_if(|sender| own.is(sender)));
                 }
             }
@@ -1042,26 +1044,26 @@ impl<'a, W: Work> Member<'a, W> {
                 None => state.forget(&own),
             }
             own = Own::None;
-            inbox.back = inbox.back.take().or(state.back.take());
-            inbox.state = Some(state);
+            submissions.back = submissions.back.take().or(state.back.take());
+            submissions.state = Some(state);
         }
         if let Some(poller) = self.poller.take() {
-            inbox.back = Some(LeaderReturn { poller, waits: None });
-            inbox.orders.push_back(Filed::Gone(own));
+            submissions.back = Some(LeaderReturn { poller, awaits: None });
+            submissions.orders.push_back(Submission::Cancel(own));
         }
-        let waiters = inbox.state.iter().flat_map(|state| state.waiters.values());
-        let senders = inbox.orders.iter().filter_map(|filed| match filed {
-            Filed::Order(_, sender) => sender.as_ref(),
-            Filed::Gone(_) | Filed::Outcome(_) => None,
+        let participants = submissions.state.iter().flat_map(|state| state.participants.values());
+        let senders = submissions.orders.iter().filter_map(|submission| match submission {
+            Submission::Order(_, sender) => sender.as_ref(),
+            Submission::Cancel(_) | Submission::Outcome(_) => None,
         });
-        let leader = inbox.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
-        waiters.chain(senders).chain(leader).for_each(|waiter| waiter.call(&mut called));
-        drop(inbox);
-        self.crew.event_count.notify(called);
+        let leader = submissions.back.iter().filter_map(|back| Some(&back.awaits.as_ref()?.1));
+        participants.chain(senders).chain(leader).for_each(|it| it.call(&mut called));
+        drop(submissions);
+        self.threads.event_count.notify(called);
     }
 }
 
-impl<W: Work> Drop for Member<'_, W> {
+impl<W: Work> Drop for Caller<'_, W> {
     #[inline]
     fn drop(&mut self) {
         // On the normal path both have been returned.
@@ -1073,41 +1075,41 @@ impl<W: Work> Drop for Member<'_, W> {
 
 /// Guards the delivery of a report. If that panics, the thread waits for nothing from then on, and
 /// what it had is left to the next thread at the loop.
-struct Telling<'h, 'a, W: Work> {
-    member: &'h mut Member<'a, W>,
+struct Delivery<'h, 'a, W: Work> {
+    caller: &'h mut Caller<'a, W>,
 }
 
-impl<W: Work> Drop for Telling<'_, '_, W> {
+impl<W: Work> Drop for Delivery<'_, '_, W> {
     fn drop(&mut self) {
-        let mut inbox = self.member.crew.lock();
-        if let Own::Mail(waiter) = mem::replace(&mut self.member.own, Own::None) {
-            inbox.away.retain(|away| !Arc::ptr_eq(away, &waiter));
-            inbox.take_back(waiter);
+        let mut submissions = self.caller.threads.lock();
+        if let Own::Participant(participant) = mem::replace(&mut self.caller.own, Own::None) {
+            submissions.away.retain(|away| !Arc::ptr_eq(away, &participant));
+            submissions.take_back(participant);
         }
-        inbox.orders.extend(self.member.outcome.take().map(Filed::Outcome));
+        submissions.orders.extend(self.caller.outcome.take().map(Submission::Outcome));
     }
 }
 
 impl<W: Work> LoopState<W> {
-    /// Takes everything from the inbox.
-    fn take_in(&mut self, inbox: &mut Inbox<W>) {
+    /// Takes all submissions.
+    fn take_in(&mut self, submissions: &mut Submissions<W>) {
         debug_assert!(self.orders.is_empty() && self.back.is_none());
-        mem::swap(&mut inbox.orders, &mut self.orders);
-        self.back = inbox.back.take();
-        self.clear_up(inbox);
+        mem::swap(&mut submissions.orders, &mut self.orders);
+        self.back = submissions.back.take();
+        self.clear_up(submissions);
     }
 
     #[inline]
-    fn clear_up(&mut self, inbox: &mut Inbox<W>) {
-        if !self.used.is_empty() && inbox.used.len() < WAITERS_KEPT_MAX {
-            inbox.used.append(&mut self.used);
+    fn clear_up(&mut self, submissions: &mut Submissions<W>) {
+        if !self.used.is_empty() && submissions.used.len() < PARTICIPANTS_REUSED_MAX {
+            submissions.used.append(&mut self.used);
         }
     }
 
-    /// Keeps a waiter that receives nothing more for reuse.
-    fn keep(&mut self, waiter: Arc<Participant<W>>) {
-        if self.used.len() < WAITERS_KEPT_MAX {
-            self.used.push_back(waiter);
+    /// Keeps a participant that receives nothing more for reuse.
+    fn keep(&mut self, participant: Arc<Participant<W>>) {
+        if self.used.len() < PARTICIPANTS_REUSED_MAX {
+            self.used.push_back(participant);
         }
     }
 
@@ -1129,9 +1131,9 @@ impl<W: Work> LoopState<W> {
         match own {
             Own::None => None,
             Own::Order(id) => Some(*id),
-            Own::Mail(_) => {
-                let mut waiters = self.waiters.iter();
-                waiters.find(|(_, waiter)| own.is(waiter)).map(|(id, _)| *id)
+            Own::Participant(_) => {
+                let mut participants = self.participants.iter();
+                participants.find(|(_, participant)| own.is(participant)).map(|(id, _)| *id)
             }
         }
     }
@@ -1139,13 +1141,13 @@ impl<W: Work> LoopState<W> {
     /// A thread no longer waits for its order.
     fn forget(&mut self, own: &Own<W>) {
         if let Some(id) = self.id_of(own) {
-            self.waiters.remove(&id);
+            self.participants.remove(&id);
             self.work.cancel(id);
         }
-        let Own::Mail(waiter) = own else {
+        let Own::Participant(participant) = own else {
             return;
         };
-        if let Some(outcome) = waiter.lock().outcome.take() {
+        if let Some(outcome) = participant.lock().outcome.take() {
             self.work.give_up(outcome);
         }
     }

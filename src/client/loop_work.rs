@@ -149,8 +149,8 @@ impl LoopWork {
         }
     }
 
-    /// How many operations there are, how many can be cancelled, and how many of the others are
-    /// to be told to their threads.
+    /// How many operations there are, how many can be cancelled, and how many of the others their
+    /// threads do not know yet.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         (self.driver.engine().operations().count(), self.cancellable.len(), self.stopped.len())
@@ -614,7 +614,7 @@ impl Work for LoopWork {
         self.driver.records.take()
     }
 
-    fn tell(report: Records) {
+    fn deliver(report: Records) {
         report.write();
     }
 
@@ -683,7 +683,7 @@ mod tests {
         Lease::elsewhere(resource, LockToken::from_random([7; 20]), ttl, deadline)
     }
 
-    /// R2: the lock was valid when it was handed over, and no longer when its thread wakes up.
+    /// R2: the lock was valid when it was posted, and no longer when its thread wakes up.
     #[test]
     fn lock_that_is_received_late_is_overslept() {
         let (early, late) = (Clock.now().after(100 * TTL), Clock.now());
@@ -722,7 +722,8 @@ mod tests {
         (url, serve)
     }
 
-    /// The loop of a client to which the server has granted a lock that was not handed out yet.
+    /// The loop of a client to which the server has granted a lock that its thread did not receive
+    /// yet.
     fn granted(url: String, cancel: Option<Arc<Cancel>>) -> (LoopWork, Poller, Id) {
         let mut poller = Poller::new().unwrap();
         let patient = Duration::from_secs(20);
@@ -750,7 +751,7 @@ mod tests {
         (loop_work, poller, id)
     }
 
-    /// R2: the turn in which it was granted is long past when it is handed out.
+    /// R2: the turn in which it was granted is long past when its thread receives it.
     #[test]
     fn lock_is_judged_by_the_clock_and_not_by_the_last_turn() {
         let (url, serve) = granting_server();
@@ -803,7 +804,7 @@ mod tests {
         assert_eq!(loop_work.counts(), (0, 0, 1));
         loop_work.cancel(id);
         assert_eq!(loop_work.counts(), (0, 0, 0));
-        assert!(!loop_work.has_ended(), "the loop has nothing to hand out");
+        assert!(!loop_work.has_ended(), "the loop has nothing to distribute");
         drop(serve.join().unwrap());
     }
 

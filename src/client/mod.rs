@@ -49,7 +49,7 @@ use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::Home;
 use crate::times::Times;
 use keep_alive::Keeper;
-use leader_follower::{Crew, Limit};
+use leader_follower::{LeaderFollower, Limit};
 use loop_work::{LoopWork, Order, Outcome, Watch};
 use poller::Poller;
 use signals::{Cancel, Signals};
@@ -122,7 +122,7 @@ pub struct Redlock {
 }
 
 struct Shared {
-    crew: Crew<LoopWork>,
+    threads: LeaderFollower<LoopWork>,
     signals: Arc<Signals>,
     config: Config,
     /// Checked first: in a forked process, a mutex held by another thread of the parent is never
@@ -161,10 +161,10 @@ impl Redlock {
         let home = Home::here();
         let signals = Arc::new(Signals::new(waker));
         let work = LoopWork::new(driver, home, Arc::clone(&signals));
-        let crew = Crew::new(work, poller, Arc::clone(&signals));
+        let threads = LeaderFollower::new(work, poller, Arc::clone(&signals));
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
-        let shared = Shared { crew, signals, config: settings, home, keeper, round_limit };
+        let shared = Shared { threads, signals, config: settings, home, keeper, round_limit };
         Ok(Redlock { shared: Arc::new(shared) })
     }
 
@@ -402,7 +402,7 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        match self.shared.crew.run(Order::Inspect(resource), self.round_limit()) {
+        match self.shared.threads.run(Order::Inspect(resource), self.round_limit()) {
             Some(Outcome::Done(Done::Inspected(inspection))) => Ok(inspection),
             Some(Outcome::Refused(error)) => Err(error),
             None => Err(LockError::unserved()),
@@ -450,7 +450,7 @@ impl Redlock {
         }
         let until = Clock.now().after(timeout);
         let limit = Limit::At(until.after(SLACK));
-        match self.shared.crew.run(Order::Watch(Watch::Ready(until)), limit) {
+        match self.shared.threads.run(Order::Watch(Watch::Ready(until)), limit) {
             Some(Outcome::Ready(result)) => result,
             None => Err(LockError::unserved()),
             _ => unreachable!("a quorum was asked for"),
@@ -512,7 +512,7 @@ impl Redlock {
         }
         let until = Clock.now().after(timeout);
         let limit = Limit::At(until.after(SLACK));
-        match self.shared.crew.run(Order::Watch(Watch::Quiet(until)), limit) {
+        match self.shared.threads.run(Order::Watch(Watch::Quiet(until)), limit) {
             Some(Outcome::Quiet(unanswered)) => unanswered,
             None => 1,
             _ => unreachable!("the commands were asked for"),
@@ -524,7 +524,7 @@ impl Redlock {
         if !self.is_home() {
             return T::default();
         }
-        read(self.shared.crew.run(order, Limit::None).expect("it has no limit"))
+        read(self.shared.threads.run(order, Limit::None).expect("it has no limit"))
     }
 
     fn is_same(&self, other: &Redlock) -> bool {
@@ -539,7 +539,7 @@ impl Redlock {
     pub(crate) fn wait_until_connected(&self) -> Result<(), ConnectError> {
         let until = Clock.now().after(self.shared.config.connect_timeout);
         let limit = Limit::At(until.after(SLACK));
-        match self.shared.crew.run(Order::Watch(Watch::Connected(until)), limit) {
+        match self.shared.threads.run(Order::Watch(Watch::Connected(until)), limit) {
             Some(Outcome::Connected(result)) => result,
             None => Err(ConnectError::Unavailable(LockError::unserved())),
             _ => unreachable!("a quorum was asked for"),
@@ -567,7 +567,7 @@ impl Redlock {
         let (patience, limit) = self.patience(&resource, wait)?;
         let cancel = cancel.cloned();
         let order = Order::Acquire { resource, ttl, patience, fencing, cancel };
-        self.acquired(self.shared.crew.run(order, limit))
+        self.acquired(self.shared.threads.run(order, limit))
     }
 
     /// How long an acquisition with this wait keeps trying, and how long its thread waits for it.
@@ -625,7 +625,7 @@ impl Redlock {
             return (Some(lease), Err(LockError::forked()));
         }
         let limit = Limit::At(lease.valid_until().after(SLACK));
-        match self.shared.crew.run(Order::Extend(lease, ttl), limit) {
+        match self.shared.threads.run(Order::Extend(lease, ttl), limit) {
             Some(Outcome::Done(Done::Extended(lease, result))) => (Some(lease), result),
             None => (None, Err(LockError::expired())),
             _ => unreachable!("an extension was ordered"),
@@ -647,7 +647,7 @@ impl Redlock {
     /// Call this only in the process that created the client.
     #[inline]
     fn release_at_home(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
-        match self.shared.crew.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
+        match self.shared.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),
             _ => unreachable!("a release was ordered"),
@@ -658,7 +658,7 @@ impl Redlock {
     /// slept past the deadline: the lock was then given up.
     pub(crate) fn let_go(&self, lease: Lease) -> Lease {
         let (over, limit) = (lease.over(), Limit::At(lease.valid_until().after(SLACK)));
-        match self.shared.crew.run(Order::LetGo(lease), limit) {
+        match self.shared.threads.run(Order::LetGo(lease), limit) {
             Some(Outcome::LetGo(lease)) => lease,
             None => over,
             _ => unreachable!("a lease was let go"),
@@ -667,7 +667,7 @@ impl Redlock {
 
     pub(crate) fn abandon(&self, lease: Lease) {
         if self.is_home() {
-            self.shared.crew.leave(Order::Abandon(lease));
+            self.shared.threads.submit(Order::Abandon(lease));
         }
     }
 }

@@ -101,9 +101,9 @@ impl Redlock {
         let order =
             Order::Acquire { resource: next, ttl, patience, fencing: Fencing::Off, cancel: None };
         let outcome = match held.given_up(self) {
-            None => self.shared.crew.run(order, limit),
+            None => self.shared.threads.run(order, limit),
             Some(lease) if !is_again => {
-                self.shared.crew.run_behind(Order::Abandon(lease), order, limit)
+                self.shared.threads.run_behind(Order::Abandon(lease), order, limit)
             }
             // Who waits for it hears of the release before this client asks again (W7, W13).
             Some(lease) => {
@@ -114,12 +114,12 @@ impl Redlock {
                 // The next lock does not depend on the result.
                 let _ = self
                     .shared
-                    .crew
+                    .threads
                     .run(Order::Release(lease, ReleaseHow::Until(until)), Limit::At(until));
                 if matches!(patience, Patience::Until(until) if until <= Clock.now()) {
                     return Err(LockError::new(LockErrorKind::TimedOut, 0, Vec::new()));
                 }
-                self.shared.crew.run(order, limit)
+                self.shared.threads.run(order, limit)
             }
         };
         self.acquired(outcome)

@@ -1,4 +1,4 @@
-//! The locks and the event count of the crew. Its model, in tests/handover, replaces them.
+//! The locks and the event count of `leader_follower`. Its model, in tests/handover, replaces them.
 
 pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;

@@ -53,7 +53,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The operations of all threads.
 fn in_flight(redlock: &Redlock) -> usize {
-    redlock.shared.crew.look_at(|work| work.counts().0)
+    redlock.shared.threads.look_at(|work| work.counts().0)
 }
 
 /// No key is left, and none is still to be released.
@@ -97,7 +97,7 @@ fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     let (released, dropped) = (lock("released", TTL), lock("dropped", TTL));
     let mut extended = lock("extended", 20 * WAIT);
 
-    let let_go = redlock.shared.crew.hold_desk();
+    let let_go = redlock.shared.threads.hold_loop();
     let bound = |what: &str, took: Duration, limit: Duration| {
         assert!(took >= limit && took < limit + GENEROUS, "{what}: {took:?}");
     };
@@ -138,7 +138,7 @@ fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
     let servers = servers();
     let redlock = client(&servers);
     let released = redlock.try_lock("released", TTL).unwrap();
-    let let_go = redlock.shared.crew.hold_poller();
+    let let_go = redlock.shared.threads.hold_poller();
     let (took, result) = timed(|| redlock.try_lock_for("a", TTL, WAIT));
     assert!(took < WAIT + GENEROUS, "{took:?}");
     // It may have polled at the end, and been granted the lock.
@@ -156,15 +156,15 @@ fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
 fn order_that_is_taken_back_after_it_was_begun_is_given_up() {
     let servers = servers();
     let redlock = client(&servers);
-    let let_go = redlock.shared.crew.hold_poller();
+    let let_go = redlock.shared.threads.hold_poller();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| redlock.try_lock_for("a", TTL, 5 * WAIT));
         soon("it is sent", || servers.iter().all(|server| !server.store().is_empty()));
-        let let_desk_go = redlock.shared.crew.hold_desk();
+        let let_loop_go = redlock.shared.threads.hold_loop();
         let (took, result) = timed(|| waiting.join().unwrap());
         assert!(took < 5 * WAIT + GENEROUS, "{took:?}");
         assert!(result.unwrap_err().is_unavailable());
-        let_desk_go();
+        let_loop_go();
     });
     let_go();
     is_clean(&redlock, &servers);
@@ -181,7 +181,7 @@ fn loss_is_told_in_time_when_another_thread_is_held_up_with_the_loop() {
     let how = how.on_loss(move |loss| sender.send(loss.remaining).unwrap());
     let keep = |name| redlock.try_lock(name, ttl).unwrap().keep_alive(how.clone()).unwrap();
     let [lost, unlocked, stopped] = ["lost", "unlocked", "stopped"].map(keep);
-    let let_go = redlock.shared.crew.hold_desk();
+    let let_go = redlock.shared.threads.hold_loop();
     for _ in 0..3 {
         assert!(!losses.recv_timeout(3 * ttl).expect("the loss is reported").is_zero());
     }
@@ -237,7 +237,7 @@ fn cancelled_waiter_ends_its_waits_and_no_others() {
             assert_eq!(waiting.join().unwrap(), None);
         }
     });
-    assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
+    assert_eq!(redlock.shared.threads.look_at(|work| work.counts()), (0, 0, 0));
     is_clean(&redlock, &servers);
     redlock.close();
     let both = waiter.try_lock_for("free", TTL, LONG);
@@ -264,7 +264,7 @@ fn cancelled_wait_ends_at_once_though_nothing_else_wakes_the_loop() {
             let took = Clock.now().since(start);
             assert!(took < GENEROUS, "{took:?}");
         });
-        assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
+        assert_eq!(redlock.shared.threads.look_at(|work| work.counts()), (0, 0, 0));
     }
     assert!(own.unlock().unwrap().was_held());
     is_clean(&redlock, &servers);
@@ -294,7 +294,7 @@ fn end_of_a_whole_queue_asks_no_master() {
             let asked = redlock.stats().rounds - before;
             assert!(asked <= 4, "{asked}");
         });
-        assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
+        assert_eq!(redlock.shared.threads.look_at(|work| work.counts()), (0, 0, 0));
     }
     drop(held);
 }
@@ -306,18 +306,18 @@ fn cancelled_order_that_is_taken_back_leaves_nothing() {
     let redlock = client(&servers);
     let held = held_by_another(&servers, "held");
     let waiter = redlock.waiter();
-    let let_go = redlock.shared.crew.hold_poller();
+    let let_go = redlock.shared.threads.hold_poller();
     thread::scope(|scope| {
         let wait = || kind(waiter.try_lock_for("held", TTL, 5 * WAIT));
         let waiting = scope.spawn(wait);
         soon("it is begun", || in_flight(&redlock) == 1);
-        let let_desk_go = redlock.shared.crew.hold_desk();
+        let let_loop_go = redlock.shared.threads.hold_loop();
         assert!(waiting.join().unwrap().is_some(), "it was delayed");
-        let_desk_go();
+        let_loop_go();
     });
     waiter.cancel();
     let_go();
-    soon("nothing is left", || redlock.shared.crew.look_at(|work| work.counts()) == (0, 0, 0));
+    soon("nothing is left", || redlock.shared.threads.look_at(|work| work.counts()) == (0, 0, 0));
     drop(held);
 }
 
@@ -388,7 +388,7 @@ fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
     while Clock.now() < until {
         thread::yield_now();
     }
-    let let_go = redlock.shared.crew.hold_desk();
+    let let_go = redlock.shared.threads.hold_loop();
     let left = losses.recv_timeout(GENEROUS).expect("the loss is reported");
     assert!(!left.is_zero(), "told when the lock had ended");
     assert!(short.is_lost() && !long.is_lost());

@@ -103,7 +103,7 @@ impl Keeper {
             *look_at = self.look();
         }
         let watch = Order::Watch(Watch::Losses(*look_at));
-        let losses: Vec<Arc<Kept>> = match redlock.shared.crew.run(watch, Limit::At(*look_at)) {
+        let losses: Vec<Arc<Kept>> = match redlock.shared.threads.run(watch, Limit::At(*look_at)) {
             Some(Outcome::Losses(losses)) => {
                 // Without a loss, the time is up, or a lock was added that is overdue earlier.
                 if losses.is_empty() {

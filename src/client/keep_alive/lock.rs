@@ -128,7 +128,7 @@ impl KeptLock {
         let order = Order::Keep(Box::new((lease, how, Arc::clone(&kept))));
         // From here on it cleans up when it is dropped, as when a logger panics.
         let lock = KeptLock { redlock: redlock.clone(), kept, key };
-        match redlock.shared.crew.run(order, Limit::At(until)) {
+        match redlock.shared.threads.run(order, Limit::At(until)) {
             Some(Outcome::Kept(_)) => Ok(lock),
             // The thread that runs the loop is delayed, and the lock has expired.
             None => {
@@ -324,7 +324,7 @@ impl KeptLock {
     /// the loop is delayed beyond `until`, the lock is given up, and this returns an expired lease.
     fn take_until(&self, until: Moment) -> Lease {
         let stopped = self.kept.renewed_by().and_then(|op| {
-            match self.redlock.shared.crew.run(Order::Stop(op), Limit::At(until))? {
+            match self.redlock.shared.threads.run(Order::Stop(op), Limit::At(until))? {
                 Outcome::Stopped(lease) => lease,
                 _ => unreachable!("a lease was asked for"),
             }
@@ -381,7 +381,7 @@ impl Drop for KeptLock {
         self.redlock.shared.keeper.remove(self.key);
         match place {
             LeaseAt::Here(lease) => self.redlock.abandon(lease),
-            LeaseAt::Engine(op) => self.redlock.shared.crew.leave(Order::Stop(op)),
+            LeaseAt::Engine(op) => self.redlock.shared.threads.submit(Order::Stop(op)),
             LeaseAt::Gone => {}
         }
         drop(on_loss);
@@ -619,7 +619,7 @@ mod tests {
         let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
         let inner = Arc::new(Kept::new(now, &lease, ttl, terms, None));
         let order = Order::Keep(Box::new((lease, how, Arc::clone(&inner))));
-        assert!(matches!(redlock.shared.crew.run(order, Limit::None), Some(Outcome::Kept(_))));
+        assert!(matches!(redlock.shared.threads.run(order, Limit::None), Some(Outcome::Kept(_))));
         wait_until(|| !redlock.nodes().is_empty() && redlock.stats().extensions_failed > 0);
         inner.report_at(Moment::START);
         assert_eq!(inner.loss().unwrap().cause, LossCause::Unavailable);

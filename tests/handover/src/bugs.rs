@@ -1,4 +1,5 @@
-//! Plants known bugs, one after the other, in a copy of the crew, and sees them found.
+//! Plants known bugs, one after the other, in a copy of `leader_follower.rs`, and checks that they
+//! are found.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

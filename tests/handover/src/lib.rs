@@ -1,8 +1,8 @@
-//! The hand-over between the threads that share one client, with all that may come between two
-//! steps of theirs: `src/client/leader_follower.rs` itself, on locks of shuttle, with a toy in the place of
-//! the event loop.
+//! The hand-over between the threads that share one client, with everything that can happen between
+//! two of their steps: `src/client/leader_follower.rs` itself, with locks of shuttle and a toy
+//! event loop.
 //!
-//! A thread that sleeps for ever ends a run: shuttle sees that nobody can go on.
+//! A thread that sleeps forever ends a run: shuttle notices that no thread can continue.
 
 #![cfg(test)]
 

@@ -1,5 +1,5 @@
-//! What the crew takes from its parent, on shuttle. References are counted by std: their count
-//! orders nothing here.
+//! The types that `leader_follower` imports from `sync`, on shuttle. References are counted by std:
+//! their count orders nothing here.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

@@ -10,7 +10,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
 
 use crate::bounded::Bounded;
-use crate::leader_follower::Crew;
+use crate::leader_follower::LeaderFollower;
 use crate::sync::set_number;
 use crate::toy::{Answer, Busy, Order, Toy, Wire};
 
@@ -49,15 +49,15 @@ fn expected(order: Order) -> Answer {
     }
 }
 
-fn carry_out(crew: &Crew<Toy>, wire: &Wire, orders: &[Order]) {
+fn carry_out(shared: &LeaderFollower<Toy>, wire: &Wire, orders: &[Order]) {
     for order in orders {
         match order {
-            Order::Tell(_) | Order::CutAndGo => crew.leave(*order),
+            Order::Tell(_) | Order::CutAndGo => shared.submit(*order),
             _ => {
                 let (first, order) = parts(*order);
                 let outcome = match first {
-                    None => crew.run(order, order.limit()),
-                    Some(first) => crew.run_behind(first, order, order.limit()),
+                    None => shared.run(order, order.limit()),
+                    Some(first) => shared.run_behind(first, order, order.limit()),
                 };
                 let Some(outcome) = outcome else {
                     let is_hurried = matches!(order, Order::Hurry(_) | Order::HurryBehind(_));
@@ -102,18 +102,18 @@ fn sends(orders: &[Order]) -> usize {
 fn scene(threads: &'static [&'static [Order]]) -> impl Fn() + Send + Sync + Copy {
     move || {
         let wire = Wire::new();
-        let crew = Arc::new(Toy::crew(&wire, false));
+        let shared = Arc::new(Toy::leader_follower(&wire, false));
         let count = threads.iter().map(|orders| sends(orders)).sum();
         let masters = thread::spawn({
             let wire = Arc::clone(&wire);
             move || wire.answer(count)
         });
         let spawn = |orders: &'static [Order]| {
-            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
-            thread::spawn(move || carry_out(&crew, &wire, orders))
+            let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
+            thread::spawn(move || carry_out(&shared, &wire, orders))
         };
         let others: Vec<_> = threads[1..].iter().map(|orders| spawn(orders)).collect();
-        carry_out(&crew, &wire, threads[0]);
+        carry_out(&shared, &wire, threads[0]);
         others.into_iter().for_each(|thread| thread.join().unwrap());
         masters.join().unwrap();
         assert_eq!(wire.unsent(), []);
@@ -171,10 +171,10 @@ fn scene_with_slow_masters(
 ) -> impl Fn() + Send + Sync + Copy {
     move || {
         let wire = Wire::new();
-        let crew = Arc::new(Toy::crew(&wire, false));
+        let shared = Arc::new(Toy::leader_follower(&wire, false));
         let spawn = |orders: &'static [Order]| {
-            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
-            thread::spawn(move || carry_out(&crew, &wire, orders))
+            let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
+            thread::spawn(move || carry_out(&shared, &wire, orders))
         };
         let one = spawn(asks);
         let others: Vec<_> = others.iter().map(|orders| spawn(orders)).collect();
@@ -211,10 +211,10 @@ fn leader_does_not_sleep_past_the_end_of_his_order() {
     let scene = |threads: &'static [&'static [Order]]| {
         move || {
             let wire = Wire::new();
-            let crew = Arc::new(Toy::crew(&wire, false));
+            let shared = Arc::new(Toy::leader_follower(&wire, false));
             let spawn = |orders: &&'static [Order]| {
-                let (crew, wire, orders) = (Arc::clone(&crew), Arc::clone(&wire), *orders);
-                thread::spawn(move || carry_out(&crew, &wire, orders))
+                let (shared, wire, orders) = (Arc::clone(&shared), Arc::clone(&wire), *orders);
+                thread::spawn(move || carry_out(&shared, &wire, orders))
             };
             let threads: Vec<_> = threads.iter().map(spawn).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -277,11 +277,11 @@ fn scene_with_panics(
 ) -> impl Fn() + Send + Sync + Copy {
     move || {
         let wire = Wire::new();
-        let crew = Arc::new(Toy::crew(&wire, poller_panics));
+        let shared = Arc::new(Toy::leader_follower(&wire, poller_panics));
         let attempt = |orders: &'static [Order]| {
-            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
+            let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
             let panics = move |order: &&[Order]| {
-                catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, order))).is_err()
+                catch_unwind(AssertUnwindSafe(|| carry_out(&shared, &wire, order))).is_err()
             };
             thread::spawn(move || orders.chunks(1).filter(panics).count())
         };
@@ -297,14 +297,14 @@ fn scene_with_panics(
         // The panics that are still to come do.
         for i in 0..panics_max as u32 {
             let look = [Order::Look(90 + i)];
-            catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, &look))).ok();
+            catch_unwind(AssertUnwindSafe(|| carry_out(&shared, &wire, &look))).ok();
         }
         // Whatever has happened, the next ones are served, and find nothing unsent.
         let other = thread::spawn({
-            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
-            move || carry_out(&crew, &wire, &AFTERWARDS[2..])
+            let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
+            move || carry_out(&shared, &wire, &AFTERWARDS[2..])
         });
-        carry_out(&crew, &wire, &AFTERWARDS[..2]);
+        carry_out(&shared, &wire, &AFTERWARDS[..2]);
         other.join().unwrap();
         masters.join().unwrap();
         assert_eq!(wire.unsent(), []);
@@ -344,11 +344,12 @@ fn thread_that_panics_takes_its_outcome_along() {
     ];
     explore(|| {
         let wire = Wire::new();
-        let crew = Arc::new(Toy::crew(&wire, false));
+        let shared = Arc::new(Toy::leader_follower(&wire, false));
         let attempt = |orders: &'static [Order]| {
-            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
-            let run =
-                move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, orders))).is_err();
+            let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
+            let run = move || {
+                catch_unwind(AssertUnwindSafe(|| carry_out(&shared, &wire, orders))).is_err()
+            };
             thread::spawn(run)
         };
         let mut panics = 0;
@@ -384,7 +385,7 @@ fn leader_that_panics_leaves_the_others_well() {
 fn scene_with_one_held_up(threads: &'static [&'static [Order]]) -> impl Fn() + Send + Sync + Copy {
     move || {
         let wire = Wire::new();
-        let crew = Arc::new(Toy::crew(&wire, false));
+        let shared = Arc::new(Toy::leader_follower(&wire, false));
         let busy = |(thread, orders): (usize, &&[Order])| Busy {
             thread,
             is_patient: orders.iter().any(Order::is_patient),
@@ -395,10 +396,10 @@ fn scene_with_one_held_up(threads: &'static [&'static [Order]]) -> impl Fn() + S
             move || wire.answer_all()
         });
         let spawn = |(number, orders): (usize, &&'static [Order])| {
-            let (crew, wire, orders) = (Arc::clone(&crew), Arc::clone(&wire), *orders);
+            let (shared, wire, orders) = (Arc::clone(&shared), Arc::clone(&wire), *orders);
             thread::spawn(move || {
                 set_number(number);
-                carry_out(&crew, &wire, orders);
+                carry_out(&shared, &wire, orders);
                 wire.done();
             })
         };

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use shuttle::thread::{self, ThreadId};
 
-use crate::leader_follower::{Begun, Crew, Limit, Poll, Wake, Work};
+use crate::leader_follower::{Begun, LeaderFollower, Limit, Poll, Wake, Work};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, number, steps, take_step, ticks};
 
 /// Between the event loop and the masters.
 pub struct Wire {
     state: Mutex<State>,
-    /// Rings for the one that waits for events.
+    /// Wakes the thread that waits for events.
     event: Condvar,
-    /// Rings for the masters.
+    /// Wakes the masters.
     sent: Condvar,
-    /// Rings for the thread that is held up until the others are done.
+    /// Wakes the thread that is held up until the others are done.
     done: Condvar,
 }
 
@@ -292,7 +292,7 @@ pub struct Toy {
 }
 
 impl Toy {
-    pub fn crew(wire: &Arc<Wire>, panics: bool) -> Crew<Toy> {
+    pub fn leader_follower(wire: &Arc<Wire>, panics: bool) -> LeaderFollower<Toy> {
         let toy = Toy {
             wire: Arc::clone(wire),
             unsent: Vec::new(),
@@ -311,7 +311,7 @@ impl Toy {
         };
         let (events, is_short, is_held_up) = (Vec::new(), false, false);
         let poller = Poller { wire: Arc::clone(wire), events, is_short, is_held_up, panics };
-        Crew::new(toy, poller, Waker(Arc::clone(wire)))
+        LeaderFollower::new(toy, poller, Waker(Arc::clone(wire)))
     }
 
     fn ask(&mut self, number: u32) -> Begun<Toy> {
@@ -510,7 +510,7 @@ impl Work for Toy {
         self.has_report().then(|| mem::take(&mut self.reports))
     }
 
-    fn tell(reports: Vec<Report>) {
+    fn deliver(reports: Vec<Report>) {
         take_step();
         for report in reports {
             match report {
