@@ -93,7 +93,7 @@ impl LockGuard {
     ///
     /// It is zero in a process that was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        match self.redlock.is_home() {
+        match self.redlock.is_owner_process() {
             true => self.lease().remaining(Clock.now()),
             false => Duration::ZERO,
         }
@@ -104,7 +104,7 @@ impl LockGuard {
     /// This is a hint, because a thread can be paused right after the check. Once it is `false`, it
     /// stays `false`.
     pub fn is_valid(&self) -> bool {
-        self.redlock.is_home() && self.lease().is_valid_at(Clock.now())
+        self.redlock.is_owner_process() && self.lease().is_valid_at(Clock.now())
     }
 
     /// The indices of the nodes that had granted the lock, or its last extension, when the quorum
@@ -205,7 +205,7 @@ impl LockGuard {
     /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return LockParts(of_no_lock(&lease));
         }
         LockParts(self.redlock.let_go(lease))

@@ -20,7 +20,7 @@ use crate::mux::{Driver, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 use crate::times::Times;
 
 /// An order that a thread can give.
@@ -110,7 +110,7 @@ struct Watching {
 pub(super) struct LoopWork {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
-    home: Home,
+    owner: OwnerProcess,
     signals: Arc<Signals>,
     /// The acquisitions in flight that can be cancelled.
     cancellable: HashMap<OpId, Arc<Cancel>>,
@@ -131,11 +131,11 @@ pub(super) struct LoopWork {
 }
 
 impl LoopWork {
-    pub(super) fn new(driver: Driver, home: Home, signals: Arc<Signals>) -> LoopWork {
+    pub(super) fn new(driver: Driver, owner: OwnerProcess, signals: Arc<Signals>) -> LoopWork {
         let now = Clock.now();
         LoopWork {
             driver,
-            home,
+            owner,
             signals,
             cancellable: HashMap::new(),
             stopped: Vec::new(),
@@ -639,7 +639,7 @@ impl Work for LoopWork {
 
 impl Drop for LoopWork {
     fn drop(&mut self) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.finish();
             if let Some(records) = self.driver.records.take() {
                 records.write();
@@ -732,7 +732,7 @@ mod tests {
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
         let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
         let signals = Arc::new(Signals::new(waker));
-        let mut loop_work = LoopWork::new(driver, Home::here(), signals);
+        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals);
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let patience = Patience::OneRound;
@@ -771,7 +771,7 @@ mod tests {
     fn granted_and_cancelled(url: String) -> (LoopWork, Poller, Id) {
         let cancel = Arc::new(Cancel::default());
         let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
-        loop_work.signals.cancel(&cancel, Home::here());
+        loop_work.signals.cancel(&cancel, OwnerProcess::current());
         poller.look();
         loop_work.turn(&mut poller, None);
         (loop_work, poller, id)
@@ -816,7 +816,7 @@ mod tests {
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
         let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
         let signals = Arc::new(Signals::new(waker));
-        let mut loop_work = LoopWork::new(driver, Home::here(), signals);
+        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals);
         loop_work.get_ready();
         let now = Clock.now();
         let watch = Watch::Losses(now.after(Duration::from_secs(60)));

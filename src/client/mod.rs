@@ -46,7 +46,7 @@ use crate::proto::{
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 use crate::times::Times;
 use keep_alive::Keeper;
 use leader_follower::{LeaderFollower, Limit};
@@ -127,7 +127,7 @@ struct Shared {
     config: Config,
     /// Checked first: in a forked process, a mutex held by another thread of the parent is never
     /// released.
-    home: Home,
+    owner: OwnerProcess,
     /// Renews the locks that are kept alive.
     keeper: Arc<Keeper>,
     /// How long a thread sleeps for one round, or for a release.
@@ -158,13 +158,13 @@ impl Redlock {
         let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
         let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
-        let home = Home::here();
+        let owner = OwnerProcess::current();
         let signals = Arc::new(Signals::new(waker));
-        let work = LoopWork::new(driver, home, Arc::clone(&signals));
+        let work = LoopWork::new(driver, owner, Arc::clone(&signals));
         let threads = LeaderFollower::new(work, poller, Arc::clone(&signals));
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
-        let shared = Shared { threads, signals, config: settings, home, keeper, round_limit };
+        let shared = Shared { threads, signals, config: settings, owner, keeper, round_limit };
         Ok(Redlock { shared: Arc::new(shared) })
     }
 
@@ -336,7 +336,7 @@ impl Redlock {
     /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection and can be
     /// called in a signal handler, like [`Waiter::cancel`]. In a forked process it does nothing.
     pub fn close(&self) {
-        if self.is_home() {
+        if self.is_owner_process() {
             self.shared.signals.close();
         }
     }
@@ -359,7 +359,7 @@ impl Redlock {
     /// releases any keys that are left. [`Forked`](crate::LockErrorKind::Forked) if this client
     /// belongs to the parent process; create a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return Err(LockError::forked());
         }
         let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
@@ -399,7 +399,7 @@ impl Redlock {
     }
 
     fn look_at(&self, resource: Resource) -> Result<Inspection, LockError> {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return Err(LockError::forked());
         }
         match self.shared.threads.run(Order::Inspect(resource), self.round_limit()) {
@@ -445,7 +445,7 @@ impl Redlock {
     /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
     /// - [`Forked`](crate::LockErrorKind::Forked): create a client in this process.
     pub fn ready(&self, timeout: Duration) -> Result<(), LockError> {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return Err(LockError::forked());
         }
         let until = Clock.now().after(timeout);
@@ -507,7 +507,7 @@ impl Redlock {
     ///
     /// It closes no connection, and the client can be used afterwards.
     pub fn shutdown(&self, timeout: Duration) -> usize {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return 0;
         }
         let until = Clock.now().after(timeout);
@@ -521,7 +521,7 @@ impl Redlock {
 
     /// What an order shows, for however long that takes; nothing in a forked process.
     fn look<T: Default>(&self, order: Order, read: impl FnOnce(Outcome) -> T) -> T {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return T::default();
         }
         read(self.shared.threads.run(order, Limit::None).expect("it has no limit"))
@@ -532,8 +532,8 @@ impl Redlock {
     }
 
     /// Whether this process may touch the connections (R24).
-    pub(crate) fn is_home(&self) -> bool {
-        self.shared.home.is_here()
+    pub(crate) fn is_owner_process(&self) -> bool {
+        self.shared.owner.is_current()
     }
 
     pub(crate) fn wait_until_connected(&self) -> Result<(), ConnectError> {
@@ -579,7 +579,7 @@ impl Redlock {
     ) -> Result<(Patience, Limit<Moment>), LockError> {
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return Err(LockError::forked());
         }
         let patience = match wait {
@@ -621,7 +621,7 @@ impl Redlock {
         lease: Lease,
         ttl: Duration,
     ) -> (Option<Lease>, Result<(), LockError>) {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return (Some(lease), Err(LockError::forked()));
         }
         let limit = Limit::At(lease.valid_until().after(SLACK));
@@ -633,10 +633,10 @@ impl Redlock {
     }
 
     pub(crate) fn release(&self, lease: Lease) -> Result<Released, LockError> {
-        if !self.is_home() {
+        if !self.is_owner_process() {
             return Err(LockError::forked());
         }
-        self.release_at_home(lease, self.round_limit())
+        self.release_owned(lease, self.round_limit())
     }
 
     /// The limit of a thread that starts to wait now for a round or a release.
@@ -646,7 +646,7 @@ impl Redlock {
 
     /// Call this only in the process that created the client.
     #[inline]
-    fn release_at_home(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
+    fn release_owned(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
         match self.shared.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),
@@ -666,7 +666,7 @@ impl Redlock {
     }
 
     pub(crate) fn abandon(&self, lease: Lease) {
-        if self.is_home() {
+        if self.is_owner_process() {
             self.shared.threads.submit(Order::Abandon(lease));
         }
     }

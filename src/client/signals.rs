@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::leader_follower::Wake;
 use crate::lock_error::LockErrorKind;
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 
 /// Whether the waits that share this were cancelled. It never becomes `false` again.
 #[derive(Debug, Default)]
@@ -33,9 +33,9 @@ impl Signals {
 
     /// Ends the waits that share this. The loop is woken only in the process that it belongs to
     /// (R24).
-    pub(super) fn cancel(&self, cancel: &Cancel, home: Home) {
+    pub(super) fn cancel(&self, cancel: &Cancel, owner: OwnerProcess) {
         cancel.0.store(true, Ordering::Release);
-        if home.is_here() {
+        if owner.is_current() {
             self.raise();
         }
     }

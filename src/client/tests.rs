@@ -11,7 +11,7 @@ use crate::keep_alive::KeepAlive;
 use crate::lock_error::{LockError, LockErrorKind};
 use crate::proto::NodeState;
 use crate::sys::clock::Clock;
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 use testbed::scripted::Scripted;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -362,7 +362,7 @@ fn closed_client_ends_all_waits_and_keeps_what_is_held() {
 fn forked_process_closes_nothing_of_its_parent() {
     let builder = Redlock::builder().node("redis://127.0.0.1:1");
     let mut redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
-    Arc::get_mut(&mut redlock.shared).unwrap().home = Home::Id(0);
+    Arc::get_mut(&mut redlock.shared).unwrap().owner = OwnerProcess::Id(0);
     let waiter = redlock.waiter();
     redlock.close();
     waiter.cancel();

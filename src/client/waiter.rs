@@ -108,7 +108,7 @@ impl Waiter {
     /// waits of that process.
     pub fn cancel(&self) {
         let shared = &self.redlock.shared;
-        shared.signals.cancel(&self.cancel, shared.home);
+        shared.signals.cancel(&self.cancel, shared.owner);
     }
 
     /// Whether it was cancelled.

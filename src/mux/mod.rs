@@ -32,7 +32,7 @@ use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 use crate::times::Times;
 #[cfg(feature = "unstable-tool")]
 pub use blocking::Dialled;
@@ -122,7 +122,7 @@ pub use standalone::Standalone;
 pub struct Multiplexer {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
-    home: Home,
+    owner: OwnerProcess,
     /// When the first acquisition since the last flush was started: the start of all of them.
     burst: Option<Moment>,
     /// When the first release was, without a look at the wall clock.
@@ -144,7 +144,7 @@ impl Multiplexer {
         let (handled_at, waits_since) = (Moment::START, Cell::new(None));
         Ok(Multiplexer {
             driver,
-            home: Home::here(),
+            owner: OwnerProcess::current(),
             burst: None,
             released: None,
             handled_at,
@@ -266,7 +266,7 @@ impl Multiplexer {
         wait: Duration,
         fencing: Fencing,
     ) -> Result<OpId, LockError> {
-        self.check_home()?;
+        self.check_owner_process()?;
         let now = self.start();
         self.driver.engine_mut().acquire(now, resource, ttl, Patience::of_wait(now, wait), fencing)
     }
@@ -275,7 +275,7 @@ impl Multiplexer {
     /// the old deadline. It returns the lease, even if the TTL is wrong or the lease has expired
     /// and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.engine_mut().extend(Clock.now(), lease, ttl),
             false => OpId::NONE,
         }
@@ -286,7 +286,7 @@ impl Multiplexer {
     /// one reading of the clock for all releases that leave together. So a late
     /// [`flush`](Multiplexer::flush) delays the result.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => {
                 let now = *self.released.get_or_insert_with(|| Clock.now_coarse());
                 self.driver.engine_mut().release(now, lease, ReleaseHow::Unjudged)
@@ -303,7 +303,7 @@ impl Multiplexer {
     /// `InvalidResource`, `Overloaded` or `Forked`. Nothing was started.
     pub fn inspect(&mut self, resource: impl AsRef<[u8]>) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        self.check_home()?;
+        self.check_owner_process()?;
         self.driver.engine_mut().inspect(Clock.now(), resource)
     }
 
@@ -356,7 +356,7 @@ impl Multiplexer {
     /// }
     /// ```
     pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.engine_mut().keep(Clock.now(), lease, how),
             false => OpId::NONE,
         }
@@ -364,7 +364,7 @@ impl Multiplexer {
 
     /// The lease of a renewed lock, as of its last renewal; `None` in a forked process.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        self.home.is_here().then(|| self.driver.engine().operations().kept(id)).flatten()
+        self.owner.is_current().then(|| self.driver.engine().operations().kept(id)).flatten()
     }
 
     /// How many clients are ahead in the queue for the lock that an acquisition waits for. `None`
@@ -391,13 +391,13 @@ impl Multiplexer {
     /// }
     /// ```
     pub fn place(&self, id: OpId) -> Option<u32> {
-        self.home.is_here().then(|| self.driver.engine().place(id)).flatten()
+        self.owner.is_current().then(|| self.driver.engine().place(id)).flatten()
     }
 
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
     /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.engine_mut().abandon(Clock.now(), lease);
         }
     }
@@ -416,7 +416,7 @@ impl Multiplexer {
     /// and those that leave the lock's queue to other clients; see
     /// [`Waiting`](crate::settings::Waiting).
     pub fn let_go(&mut self, lease: &mut Lease) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.let_go(Clock.now(), lease);
         }
     }
@@ -425,7 +425,7 @@ impl Multiplexer {
     /// calls it once and then checks [`nodes`](Multiplexer::nodes): a quorum must be
     /// [`Ready`](crate::node::NodeState::Ready).
     pub fn connect(&mut self) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.engine_mut().connect(Clock.now());
             self.send();
         }
@@ -437,7 +437,7 @@ impl Multiplexer {
     /// If you omit this call, [`next_timeout`](Multiplexer::next_timeout) is zero, and
     /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
     pub fn flush(&mut self) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             if self.driver.engine().has_actions()
                 && !self.driver.engine().operations().has_unjudged()
             {
@@ -467,7 +467,7 @@ impl Multiplexer {
     /// to this multiplexer. For several events, [`handle_events`](Multiplexer::handle_events) is
     /// cheaper.
     pub fn handle_event(&mut self, event: &Event) -> bool {
-        if !self.home.is_here() {
+        if !self.owner.is_current() {
             return false;
         }
         match self.waits_since.get() {
@@ -485,7 +485,7 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
     /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             (self.burst, self.released) = (None, None);
             let judged = self.driver.judge(|| Clock.now());
             let now = judged.unwrap_or_else(|| Clock.now_coarse());
@@ -515,7 +515,7 @@ impl Multiplexer {
 
     /// The longest time that your event loop may wait; `None` means without limit.
     pub fn next_timeout(&self) -> Option<Duration> {
-        if !self.home.is_here() {
+        if !self.owner.is_current() {
             return None;
         }
         let now = Clock.now_coarse();
@@ -536,7 +536,7 @@ impl Multiplexer {
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         // A lock that was granted before a fork is handed out once, to the parent (R24).
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.poll_done(|| Clock.now()),
             false => None,
         }
@@ -561,7 +561,7 @@ impl Multiplexer {
     /// }
     /// ```
     pub fn take_all_done(&mut self, to: &mut Vec<(OpId, Done)>) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.take_all_done(|| Clock.now(), to);
         }
     }
@@ -583,7 +583,7 @@ impl Multiplexer {
     ///
     /// The resulting commands leave with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.engine_mut().cancel(Clock.now(), id),
             false => Cancelled::Nothing,
         }
@@ -593,17 +593,17 @@ impl Multiplexer {
     /// Before the process ends, run the loop until it is zero, or for as long as you like: keys
     /// that were not released expire.
     pub fn unanswered(&self) -> usize {
-        if self.home.is_here() { self.driver.engine().unanswered() } else { 0 }
+        if self.owner.is_current() { self.driver.engine().unanswered() } else { 0 }
     }
 
     /// The status of each node; empty in a forked process.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.home.is_here().then(|| self.driver.engine().statuses()).into_iter().flatten()
+        self.owner.is_current().then(|| self.driver.engine().statuses()).into_iter().flatten()
     }
 
     /// The counters; all zero in a forked process.
     pub fn stats(&self) -> Stats {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.engine().stats(),
             false => Stats::default(),
         }
@@ -611,7 +611,7 @@ impl Multiplexer {
 
     /// How long acquisitions took, and locks were held; empty in a forked process.
     pub fn times(&self) -> Times {
-        match self.home.is_here() {
+        match self.owner.is_current() {
             true => self.driver.engine().times().clone(),
             false => Times::default(),
         }
@@ -622,14 +622,14 @@ impl Multiplexer {
         self.driver.engine().config()
     }
 
-    fn check_home(&self) -> Result<(), LockError> {
-        if self.home.is_here() { Ok(()) } else { Err(LockError::forked()) }
+    fn check_owner_process(&self) -> Result<(), LockError> {
+        if self.owner.is_current() { Ok(()) } else { Err(LockError::forked()) }
     }
 }
 
 impl Drop for Multiplexer {
     fn drop(&mut self) {
-        if self.home.is_here() {
+        if self.owner.is_current() {
             self.driver.finish();
             self.write_records();
         } else {

@@ -110,7 +110,7 @@ impl Standalone {
     /// nothing and fails: create a new one in that process.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
         // Polling would consume events of the parent.
-        if !self.mux.home.is_here() {
+        if !self.mux.owner.is_current() {
             return Err(LockError::forked().into());
         }
         let timeout = self.mux.next_timeout().map_or(limit, |next| next.min(limit));

@@ -1,37 +1,40 @@
 //! Whether this process made the client, or was forked from the one that did (R24).
 //!
 //! A forked process shares its parent's connections. Its writes would mix with the parent's bytes,
-//! the parent would miss what it read, and dropping its copy of a guard would release the parent's
-//! lock. So every function that touches a connection checks this first. The check must be cheap: a
-//! system call each time would be a tenth of the cost of a lock. Linux can give a forked process a
-//! page of zeros in place of the parent's. Using that is the only unsafe code of this crate, so
-//! this file is kept short. On other systems, or if the kernel refuses, the process id is compared.
+//! the parent would miss bytes that it read, and dropping its copy of a guard would release the
+//! parent's lock. So every function that touches a connection checks this first. The check must be
+//! cheap: a system call each time would be a tenth of the cost of a lock. Linux can give a forked
+//! process a page of zeros in place of the parent's. Using that is the only unsafe code of this
+//! crate, so this file is kept short. On other systems, or if the kernel refuses, the process id is
+//! compared.
 
 /// The process in which a value was made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Home {
+pub(crate) enum OwnerProcess {
     /// The mark that the page holds in that process.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Page(&'static std::sync::atomic::AtomicU32, u32),
     Id(u32),
 }
 
-impl Home {
+impl OwnerProcess {
     /// The current process.
-    pub(crate) fn here() -> Home {
+    pub(crate) fn current() -> OwnerProcess {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        if let Some(home) = page::here() {
-            return home;
+        if let Some(owner) = page::current() {
+            return owner;
         }
-        Home::Id(std::process::id())
+        OwnerProcess::Id(std::process::id())
     }
 
     /// Whether the current process is this one.
-    pub(crate) fn is_here(self) -> bool {
+    pub(crate) fn is_current(self) -> bool {
         match self {
             #[cfg(any(target_os = "linux", target_os = "android"))]
-            Home::Page(page, mark) => page.load(std::sync::atomic::Ordering::Relaxed) == mark,
-            Home::Id(id) => std::process::id() == id,
+            OwnerProcess::Page(page, mark) => {
+                page.load(std::sync::atomic::Ordering::Relaxed) == mark
+            }
+            OwnerProcess::Id(id) => std::process::id() == id,
         }
     }
 }
@@ -44,12 +47,12 @@ mod page {
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-    use super::Home;
+    use super::OwnerProcess;
 
     /// The kernel rounds the length up to a page, and wipes whole pages.
     const LENGTH: usize = size_of::<AtomicU32>();
 
-    pub(super) fn here() -> Option<Home> {
+    pub(super) fn current() -> Option<OwnerProcess> {
         static PAGE: OnceLock<Option<&AtomicU32>> = OnceLock::new();
         /// The latest mark of this process and of its ancestors.
         static MARK: AtomicU32 = AtomicU32::new(0);
@@ -64,7 +67,7 @@ mod page {
                 Err(first) => first,
             };
         }
-        Some(Home::Page(page, mark))
+        Some(OwnerProcess::Page(page, mark))
     }
 
     #[expect(unsafe_code, reason = "no safe interface to memory that is wiped on fork is known")]
@@ -86,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_here_is_here() {
-        let (first, second) = (Home::here(), Home::here());
-        assert!(first.is_here() && second.is_here());
-        assert!(Home::Id(std::process::id()).is_here());
-        assert!(!Home::Id(std::process::id() + 1).is_here());
+    fn value_belongs_to_the_process_that_made_it() {
+        let (first, second) = (OwnerProcess::current(), OwnerProcess::current());
+        assert!(first.is_current() && second.is_current());
+        assert!(OwnerProcess::Id(std::process::id()).is_current());
+        assert!(!OwnerProcess::Id(std::process::id() + 1).is_current());
         #[cfg(target_os = "linux")]
-        assert!(matches!(first, Home::Page(..)), "Linux wipes pages on fork");
+        assert!(matches!(first, OwnerProcess::Page(..)), "Linux wipes pages on fork");
     }
 }

@@ -17,7 +17,7 @@ use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::sys::process::Home;
+use crate::sys::process::OwnerProcess;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -162,7 +162,7 @@ impl KeptLock {
 
     /// How often the lock was renewed; failed renewals do not count.
     pub fn renewals(&self) -> u32 {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return 0;
         }
         self.kept.renewals()
@@ -173,7 +173,7 @@ impl KeptLock {
     /// Each renewal raises it. Once it has been zero, it stays zero. It is zero in a process that
     /// was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return Duration::ZERO;
         }
         self.kept.remaining()
@@ -194,7 +194,7 @@ impl KeptLock {
     /// If no renewal has succeeded by then, it becomes `true` at the [notice](KeepAlive::notice)
     /// before the validity ends, even if no thread of the client is scheduled.
     pub fn is_lost(&self) -> bool {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return true;
         }
         self.kept.loss().is_some()
@@ -205,7 +205,7 @@ impl KeptLock {
     /// Between the notice and the client's own report, which follows at once, the cause is
     /// [`Unavailable`](crate::LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return Some(self.kept.forked());
         }
         self.kept.loss()
@@ -254,7 +254,7 @@ impl KeptLock {
     /// # }
     /// ```
     pub fn watch(&self) -> LossWatch {
-        LossWatch { kept: Arc::clone(&self.kept), home: self.redlock.shared.home }
+        LossWatch { kept: Arc::clone(&self.kept), owner: self.redlock.shared.owner }
     }
 
     /// A file descriptor for your event loop: it becomes readable when the lock is lost, stopped or
@@ -265,7 +265,7 @@ impl KeptLock {
     /// The operating system has no more descriptors, or the lock belongs to the parent process.
     #[cfg(unix)]
     pub fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return Err(LockError::forked().into());
         }
         self.kept.loss_fd()
@@ -281,11 +281,11 @@ impl KeptLock {
     /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
     pub fn unlock(self) -> Result<Released, LockError> {
         let redlock = self.redlock.clone();
-        if !redlock.is_home() {
+        if !redlock.is_owner_process() {
             return Err(LockError::forked());
         }
         let until = redlock.round_ends();
-        redlock.release_at_home(self.take_until(until), Limit::At(until))
+        redlock.release_owned(self.take_until(until), Limit::At(until))
     }
 
     /// Releases the lock after the work. It succeeds if the lock was held to the end of the work.
@@ -311,7 +311,7 @@ impl KeptLock {
     /// expired guard.
     pub fn stop(self) -> LockGuard {
         let redlock = self.redlock.clone();
-        if !redlock.is_home() {
+        if !redlock.is_owner_process() {
             // Another thread of the parent may have been using the lease.
             return LockGuard::new(redlock, self.kept.over());
         }
@@ -338,14 +338,14 @@ impl KeptLock {
 #[derive(Clone)]
 pub struct LossWatch {
     kept: Arc<Kept>,
-    home: Home,
+    owner: OwnerProcess,
 }
 
 impl LossWatch {
     /// Waits until the lock is lost, for at most `timeout`. Returns the loss, or `None` if the lock
     /// is still renewed, or was unlocked, stopped or dropped.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
-        if !self.home.is_here() {
+        if !self.owner.is_current() {
             return Some(self.kept.forked());
         }
         self.kept.wait_for_loss(Clock.now().after(timeout))
@@ -362,7 +362,7 @@ impl fmt::Debug for LossWatch {
 
 /// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
 fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
-    if !redlock.is_home() {
+    if !redlock.is_owner_process() {
         return Err(LockError::forked());
     }
     let config = &redlock.shared.config;
@@ -373,7 +373,7 @@ fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration
 
 impl Drop for KeptLock {
     fn drop(&mut self) {
-        if !self.redlock.is_home() {
+        if !self.redlock.is_owner_process() {
             return;
         }
         let (place, on_loss) = self.kept.give_up();
@@ -485,7 +485,7 @@ mod tests {
         let now = Clock.now();
         let builder = Redlock::builder().node("redis://127.0.0.1:1");
         let mut redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
-        Arc::get_mut(&mut redlock.shared).unwrap().home = Home::Id(0);
+        Arc::get_mut(&mut redlock.shared).unwrap().owner = OwnerProcess::Id(0);
         let terms = Terms::new(now, 30 * SECOND, &KeepAlive::default(), SECOND);
         let ttl = Ttl::new(30 * SECOND).unwrap();
         let inner = Arc::new(Kept::new(now, &lease(now.after(SECOND)), ttl, terms, None));
