@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keeper::Key;
-use super::kept::{Kept, LeaseAt};
+use super::renewed_lock::{Kept, LeaseAt};
+use super::renewer::Key;
 use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome};

@@ -1,13 +1,13 @@
 //! Locks that are renewed while they are held.
 
-#[cfg(unix)]
-mod alarm;
 mod error;
-mod keeper;
-mod kept;
 mod lock;
+#[cfg(unix)]
+mod loss_event;
+mod renewed_lock;
+mod renewer;
 
 pub use error::{KeepAliveError, KeepAliveErrorKind};
-pub(super) use keeper::Keeper;
-pub(super) use kept::Kept;
 pub use lock::{KeptLock, LossWatch};
+pub(super) use renewed_lock::Kept;
+pub(super) use renewer::Keeper;

@@ -37,7 +37,7 @@ struct KeptState {
     report_at: Moment,
     loss: Option<LossCause>,
     #[cfg(unix)]
-    alarm: Option<super::alarm::LossEvent>,
+    alarm: Option<super::loss_event::LossEvent>,
     /// Whether `on_loss` was called.
     is_told: bool,
     error: Option<LockError>,
@@ -170,7 +170,7 @@ impl Kept {
     pub(super) fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         let mut state = self.lock();
         if state.alarm.is_none() {
-            let alarm = super::alarm::LossEvent::new()?;
+            let alarm = super::loss_event::LossEvent::new()?;
             state.look(Clock.now());
             if state.loss.is_some() {
                 alarm.ring();

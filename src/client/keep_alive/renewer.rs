@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::KeepAliveErrorKind;
-use super::kept::Kept;
+use super::renewed_lock::Kept;
 use crate::client::Redlock;
 use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome, Watch};
