@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::ConnectError;
-use super::keep_alive::Kept;
+use super::keep_alive::RenewedLock;
 use super::leader_follower::{Begun, Poll, Work};
 use super::poller::{Poller, Precision};
 use super::readiness::{self, ReadyVerdict, Voter};
@@ -43,7 +43,7 @@ pub(super) enum Order {
     Times,
     Watch(Watch),
     /// The lock is renewed from now on.
-    Keep(Box<(Lease, KeepAlive, Arc<Kept>)>),
+    Renew(Box<(Lease, KeepAlive, Arc<RenewedLock>)>),
     /// The lock is no longer renewed.
     Stop(OpId),
 }
@@ -59,7 +59,7 @@ pub(super) enum Watch {
     Ready(Moment),
     /// Everything is answered, or this moment has come.
     Quiet(Moment),
-    /// A kept lock was lost, or this moment has come.
+    /// A renewed lock was lost, or this moment has come.
     Losses(Moment),
 }
 
@@ -83,10 +83,10 @@ pub(super) enum Outcome {
     Ready(Result<(), LockError>),
     /// The number of unanswered commands.
     Quiet(usize),
-    Kept(OpId),
-    /// The lease of a lock that is no longer kept, unless it was lost before.
+    Renewing(OpId),
+    /// The lease of a lock that is no longer renewed, unless it was lost before.
     Stopped(Option<Lease>),
-    Losses(Vec<Arc<Kept>>),
+    Losses(Vec<Arc<RenewedLock>>),
 }
 
 /// Why no quorum can vote. If enough masters may still answer, the wait was too short.
@@ -118,9 +118,9 @@ pub(super) struct LoopWork {
     stopped: Vec<(OpId, LockErrorKind)>,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
-    kept: HashMap<OpId, Arc<Kept>>,
+    renewed: HashMap<OpId, Arc<RenewedLock>>,
     /// Locks that were lost, for the thread that calls `on_loss`.
-    losses: Vec<Arc<Kept>>,
+    losses: Vec<Arc<RenewedLock>>,
     /// The latest reading of the clock.
     now: Moment,
     /// When the sockets were last polled.
@@ -141,7 +141,7 @@ impl LoopWork {
             stopped: Vec::new(),
             watches: BTreeMap::new(),
             watches_so_far: 0,
-            kept: HashMap::new(),
+            renewed: HashMap::new(),
             losses: Vec::new(),
             now,
             last_turn: now,
@@ -244,23 +244,23 @@ impl LoopWork {
 
     /// Takes the results of renewals, for which no thread waits.
     fn collect_renewals(&mut self) {
-        if self.kept.is_empty() {
+        if self.renewed.is_empty() {
             return;
         }
         let ended = self.driver.engine().operations().done();
-        let ended: Vec<OpId> = ended.filter(|op| self.kept.contains_key(op)).collect();
+        let ended: Vec<OpId> = ended.filter(|op| self.renewed.contains_key(op)).collect();
         for op in ended {
             match self.driver.take_done(|| Clock.now(), op) {
                 // A renewal failed, and another follows.
-                None => self.kept[&op].failed(),
-                Some(Done::Renewed(until)) if self.kept[&op].renewed(until) => {}
+                None => self.renewed[&op].failed(),
+                Some(Done::Renewed(until)) if self.renewed[&op].note_renewal(until) => {}
                 // The holder has seen its end.
                 Some(Done::Renewed(_)) => {
                     let lease = self.take_from_engine(op);
                     self.lose(op, lease, None);
                 }
                 Some(Done::Lost(lease, loss)) => self.lose(op, Some(lease), Some(loss)),
-                Some(_) => unreachable!("it is a kept lock"),
+                Some(_) => unreachable!("it is a renewed lock"),
             }
         }
     }
@@ -275,18 +275,18 @@ impl LoopWork {
 
     /// The lock is no longer renewed, and its holder has not asked for that.
     fn lose(&mut self, op: OpId, lease: Option<Lease>, loss: Option<Box<Loss>>) {
-        let Some(kept) = self.kept.remove(&op) else {
+        let Some(renewed) = self.renewed.remove(&op) else {
             return;
         };
-        if let Some(unwanted) = lease.and_then(|lease| kept.lost(lease, loss.map(|loss| *loss))) {
+        if let Some(unwanted) = lease.and_then(|lease| renewed.lost(lease, loss.map(|it| *it))) {
             self.driver.engine_mut().abandon(self.now, unwanted);
         }
-        self.losses.push(kept);
+        self.losses.push(renewed);
     }
 
-    /// The lock is no longer kept: takes its lease back, unless it is lost.
+    /// The lock is no longer renewed: takes its lease back, unless it is lost.
     fn stop(&mut self, op: OpId) -> Option<Lease> {
-        self.kept.remove(&op)?;
+        self.renewed.remove(&op)?;
         self.take_from_engine(op)
     }
 
@@ -300,7 +300,7 @@ impl LoopWork {
         self.watches = watches;
     }
 
-    /// A lock is kept whose loss is overdue then. Ends the watch for losses, without any, if it
+    /// A lock is renewed whose loss is overdue then. Ends the watch for losses, without any, if it
     /// would end later: the thread that reports them has to look in time.
     fn hasten_losses(&mut self, overdue_at: Option<Moment>) {
         let Some(overdue_at) = overdue_at else {
@@ -386,13 +386,13 @@ impl Work for LoopWork {
                 self.driver.flush();
                 return Begun::Now(Outcome::LetGo(lease));
             }
-            Order::Keep(new) => {
-                let (lease, how, kept) = *new;
+            Order::Renew(new) => {
+                let (lease, how, renewed) = *new;
                 let op = self.driver.engine_mut().keep(self.now, lease, &how);
-                kept.note_place(op);
-                self.hasten_losses(kept.overdue_at());
-                self.kept.insert(op, kept);
-                return Begun::Now(Outcome::Kept(op));
+                renewed.set_engine_op(op);
+                self.hasten_losses(renewed.overdue_at());
+                self.renewed.insert(op, renewed);
+                return Begun::Now(Outcome::Renewing(op));
             }
             Order::Stop(op) => return Begun::Now(Outcome::Stopped(self.stop(op))),
             Order::Stats => return Begun::Now(Outcome::Stats(self.driver.engine().stats())),
@@ -479,7 +479,7 @@ impl Work for LoopWork {
     #[inline]
     fn due(&self) -> Option<Moment> {
         let due = self.driver.due();
-        let has_renewed = !self.kept.is_empty() && self.driver.engine().operations().has_done();
+        let has_renewed = !self.renewed.is_empty() && self.driver.engine().operations().has_done();
         if self.is_turning || has_renewed {
             return Some(self.now);
         }
@@ -563,7 +563,7 @@ impl Work for LoopWork {
             | Outcome::ExpiredBeforeWake(lease)
             | Outcome::LetGo(lease) => self.driver.engine_mut().abandon(self.now, lease),
             Outcome::Stopped(Some(lease)) => self.driver.engine_mut().abandon(self.now, lease),
-            Outcome::Kept(op) => {
+            Outcome::Renewing(op) => {
                 if let Some(lease) = self.stop(op) {
                     self.driver.engine_mut().abandon(self.now, lease);
                 }
@@ -599,7 +599,7 @@ impl Work for LoopWork {
             | Order::Times
             | Order::Watch(_) => None,
             Order::Extend(lease, _) | Order::Release(lease, _) => Some(Order::Abandon(lease)),
-            Order::Keep(new) => Some(Order::Abandon(new.0)),
+            Order::Renew(new) => Some(Order::Abandon(new.0)),
             Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),
         }
     }
@@ -828,8 +828,8 @@ mod tests {
             let (lease, ttl) = (lease(now.after(validity)), Ttl::new(validity).unwrap());
             let (how, timeout) = (KeepAlive::default(), Duration::from_millis(50));
             let terms = Terms::new(now, validity, &how, timeout);
-            let kept = Arc::new(Kept::new(now, &lease, ttl, terms, None));
-            loop_work.begin(Order::Keep(Box::new((lease, how, kept))));
+            let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, None));
+            loop_work.begin(Order::Renew(Box::new((lease, how, renewed))));
             let mut ended = Vec::new();
             loop_work.ended(&mut ended);
             assert_eq!(ended.contains(&id), is_ended, "{seconds}");

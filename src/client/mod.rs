@@ -48,7 +48,7 @@ use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::OwnerProcess;
 use crate::times::Times;
-use keep_alive::Keeper;
+use keep_alive::Renewer;
 use leader_follower::{LeaderFollower, Limit};
 use loop_work::{LoopWork, Order, Outcome, Watch};
 use poller::Poller;
@@ -128,8 +128,8 @@ struct Shared {
     /// Checked first: in a forked process, a mutex held by another thread of the parent is never
     /// released.
     owner: OwnerProcess,
-    /// Renews the locks that are kept alive.
-    keeper: Arc<Keeper>,
+    /// The thread that reports losses of renewed locks.
+    renewer: Arc<Renewer>,
     /// How long a thread sleeps for one round, or for a release.
     round_limit: Duration,
 }
@@ -162,9 +162,9 @@ impl Redlock {
         let signals = Arc::new(Signals::new(waker));
         let work = LoopWork::new(driver, owner, Arc::clone(&signals));
         let threads = LeaderFollower::new(work, poller, Arc::clone(&signals));
-        let keeper = Arc::new(Keeper::new());
+        let renewer = Arc::new(Renewer::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
-        let shared = Shared { threads, signals, config: settings, owner, keeper, round_limit };
+        let shared = Shared { threads, signals, config: settings, owner, renewer, round_limit };
         Ok(Redlock { shared: Arc::new(shared) })
     }
 

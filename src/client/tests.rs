@@ -383,7 +383,7 @@ fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
     let how = how.notice(2 * short / 3);
     let how = how.on_loss(move |loss| sender.send(loss.remaining).unwrap());
     let short = redlock.try_lock("short", short).unwrap().keep_alive(how).unwrap();
-    // The keeper's thread takes its outcome and waits anew, long before the notice.
+    // The renewer's thread takes its outcome and waits anew, long before the notice.
     let until = Clock.now().after(WAIT);
     while Clock.now() < until {
         thread::yield_now();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::renewed_lock::{Kept, LeaseAt};
+use super::renewed_lock::{LeaseAt, RenewedLock};
 use super::renewer::Key;
 use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::leader_follower::Limit;
@@ -36,7 +36,7 @@ use crate::validity::Ttl;
 #[clippy::has_significant_drop]
 pub struct KeptLock {
     redlock: Redlock,
-    kept: Arc<Kept>,
+    renewed: Arc<RenewedLock>,
     key: Key,
 }
 
@@ -117,47 +117,47 @@ impl KeptLock {
             }
         };
         let terms = Terms::new(now, validity, &how, redlock.shared.config.node_timeout);
-        let kept = Arc::new(Kept::new(now, &lease, ttl, terms, how.on_loss.clone()));
-        let key = match redlock.shared.keeper.add(&redlock, &kept) {
+        let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, how.on_loss.clone()));
+        let key = match redlock.shared.renewer.add(&redlock, &renewed) {
             Ok(key) => key,
             Err(kind) => {
                 return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
             }
         };
         let until = lease.valid_until();
-        let order = Order::Keep(Box::new((lease, how, Arc::clone(&kept))));
+        let order = Order::Renew(Box::new((lease, how, Arc::clone(&renewed))));
         // From here on it cleans up when it is dropped, as when a logger panics.
-        let lock = KeptLock { redlock: redlock.clone(), kept, key };
+        let lock = KeptLock { redlock: redlock.clone(), renewed, key };
         match redlock.shared.threads.run(order, Limit::At(until)) {
-            Some(Outcome::Kept(_)) => Ok(lock),
+            Some(Outcome::Renewing(_)) => Ok(lock),
             // The thread that runs the loop is delayed, and the lock has expired.
             None => {
                 let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
-                Err(KeepAliveError::new(kind, LockGuard::new(redlock, lock.kept.over())))
+                Err(KeepAliveError::new(kind, LockGuard::new(redlock, lock.renewed.over())))
             }
-            Some(_) => unreachable!("the lock was to be kept"),
+            Some(_) => unreachable!("the lock was to be renewed"),
         }
     }
 
     /// The locked resource.
     pub fn resource(&self) -> &Resource {
-        self.kept.lease.resource()
+        self.renewed.lease.resource()
     }
 
     /// The random value of the lock, which is the key's value on the masters. It is enough to
     /// release or extend the lock.
     pub fn token(&self) -> &LockToken {
-        self.kept.lease.token()
+        self.renewed.lease.token()
     }
 
     /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.kept.lease.fencing_token()
+        self.renewed.lease.fencing_token()
     }
 
     /// The TTL that each renewal requests.
     pub fn ttl(&self) -> Duration {
-        self.kept.lease.ttl()
+        self.renewed.lease.ttl()
     }
 
     /// How often the lock was renewed; failed renewals do not count.
@@ -165,7 +165,7 @@ impl KeptLock {
         if !self.redlock.is_owner_process() {
             return 0;
         }
-        self.kept.renewals()
+        self.renewed.renewals()
     }
 
     /// The remaining validity; zero when it has ended.
@@ -176,7 +176,7 @@ impl KeptLock {
         if !self.redlock.is_owner_process() {
             return Duration::ZERO;
         }
-        self.kept.remaining()
+        self.renewed.remaining()
     }
 
     /// Whether the lock is valid right now.
@@ -197,7 +197,7 @@ impl KeptLock {
         if !self.redlock.is_owner_process() {
             return true;
         }
-        self.kept.loss().is_some()
+        self.renewed.loss().is_some()
     }
 
     /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
@@ -206,9 +206,9 @@ impl KeptLock {
     /// [`Unavailable`](crate::LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
         if !self.redlock.is_owner_process() {
-            return Some(self.kept.forked());
+            return Some(self.renewed.forked());
         }
-        self.kept.loss()
+        self.renewed.loss()
     }
 
     /// Same as [`loss`](KeptLock::loss), for the operator `?` between two steps of the work.
@@ -254,7 +254,7 @@ impl KeptLock {
     /// # }
     /// ```
     pub fn watch(&self) -> LossWatch {
-        LossWatch { kept: Arc::clone(&self.kept), owner: self.redlock.shared.owner }
+        LossWatch { renewed: Arc::clone(&self.renewed), owner: self.redlock.shared.owner }
     }
 
     /// A file descriptor for your event loop: it becomes readable when the lock is lost, stopped or
@@ -268,7 +268,7 @@ impl KeptLock {
         if !self.redlock.is_owner_process() {
             return Err(LockError::forked().into());
         }
-        self.kept.loss_fd()
+        self.renewed.loss_fd()
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
@@ -313,7 +313,7 @@ impl KeptLock {
         let redlock = self.redlock.clone();
         if !redlock.is_owner_process() {
             // Another thread of the parent may have been using the lease.
-            return LockGuard::new(redlock, self.kept.over());
+            return LockGuard::new(redlock, self.renewed.over());
         }
         let until = redlock.round_ends();
         let lease = self.take_until(until);
@@ -323,13 +323,13 @@ impl KeptLock {
     /// Takes the lease for good, without waiting for a renewal under way. If the thread that runs
     /// the loop is delayed beyond `until`, the lock is given up, and this returns an expired lease.
     fn take_until(&self, until: Moment) -> Lease {
-        let stopped = self.kept.renewed_by().and_then(|op| {
+        let stopped = self.renewed.renewed_by().and_then(|op| {
             match self.redlock.shared.threads.run(Order::Stop(op), Limit::At(until))? {
                 Outcome::Stopped(lease) => lease,
                 _ => unreachable!("a lease was asked for"),
             }
         });
-        self.kept.take(stopped)
+        self.renewed.take(stopped)
     }
 }
 
@@ -337,7 +337,7 @@ impl KeptLock {
 /// does not end the renewal.
 #[derive(Clone)]
 pub struct LossWatch {
-    kept: Arc<Kept>,
+    renewed: Arc<RenewedLock>,
     owner: OwnerProcess,
 }
 
@@ -346,16 +346,16 @@ impl LossWatch {
     /// is still renewed, or was unlocked, stopped or dropped.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
         if !self.owner.is_current() {
-            return Some(self.kept.forked());
+            return Some(self.renewed.forked());
         }
-        self.kept.wait_for_loss(Clock.now().after(timeout))
+        self.renewed.wait_for_loss(Clock.now().after(timeout))
     }
 }
 
 impl fmt::Debug for LossWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LossWatch")
-            .field("resource", self.kept.lease.resource())
+            .field("resource", self.renewed.lease.resource())
             .finish_non_exhaustive()
     }
 }
@@ -376,10 +376,10 @@ impl Drop for KeptLock {
         if !self.redlock.is_owner_process() {
             return;
         }
-        let (place, on_loss) = self.kept.give_up();
+        let (lease_at, on_loss) = self.renewed.give_up();
         // Before what may panic: the thread waits for what it does not know to be over.
-        self.redlock.shared.keeper.remove(self.key);
-        match place {
+        self.redlock.shared.renewer.remove(self.key);
+        match lease_at {
             LeaseAt::Here(lease) => self.redlock.abandon(lease),
             LeaseAt::Engine(op) => self.redlock.shared.threads.submit(Order::Stop(op)),
             LeaseAt::Gone => {}
@@ -417,10 +417,10 @@ mod tests {
         let how = KeepAlive::default().notice(notice);
         let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
         let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
-        let kept = Arc::new(Kept::new(now, &lease, ttl, terms, None));
-        kept.note_place(OpId::NONE);
-        let key = redlock.shared.keeper.add(&redlock, &kept).unwrap();
-        KeptLock { redlock, kept, key }
+        let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, None));
+        renewed.set_engine_op(OpId::NONE);
+        let key = redlock.shared.renewer.add(&redlock, &renewed).unwrap();
+        KeptLock { redlock, renewed, key }
     }
 
     fn lease(deadline: Moment) -> Lease {
@@ -431,12 +431,12 @@ mod tests {
 
     /// The engine reports that the lock is valid for a minute.
     fn succeed(kept: &KeptLock) -> bool {
-        kept.kept.renewed(Clock.now().after(60 * SECOND))
+        kept.renewed.note_renewal(Clock.now().after(60 * SECOND))
     }
 
     /// The engine gives back a lock that it has renewed.
-    fn give_back(kept: &Kept) -> Option<Lease> {
-        kept.lost(lease(Clock.now().after(60 * SECOND)), None)
+    fn give_back(renewed: &RenewedLock) -> Option<Lease> {
+        renewed.lost(lease(Clock.now().after(60 * SECOND)), None)
     }
 
     fn wait_until(is_so: impl Fn() -> bool) {
@@ -459,7 +459,7 @@ mod tests {
         let kept = kept(Duration::from_millis(20), Duration::ZERO);
         wait_until(|| !kept.is_valid());
         assert!(!succeed(&kept));
-        assert!(give_back(&kept.kept).is_none());
+        assert!(give_back(&kept.renewed).is_none());
         assert!(kept.remaining().is_zero() && kept.is_lost());
         assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
         assert!(!kept.stop().is_valid());
@@ -469,10 +469,10 @@ mod tests {
     #[test]
     fn renewal_that_is_reported_after_the_notice_takes_no_loss_back() {
         let kept = kept(20 * SECOND, 10 * SECOND);
-        kept.kept.report_at(Moment::START);
+        kept.renewed.report_at(Moment::START);
         assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
         assert!(!succeed(&kept));
-        assert!(give_back(&kept.kept).is_none());
+        assert!(give_back(&kept.renewed).is_none());
         assert!(kept.is_lost() && kept.is_valid() && kept.renewals() == 0);
         assert!(kept.remaining() <= 20 * SECOND);
         let left = kept.stop().remaining();
@@ -488,9 +488,9 @@ mod tests {
         Arc::get_mut(&mut redlock.shared).unwrap().owner = OwnerProcess::Id(0);
         let terms = Terms::new(now, 30 * SECOND, &KeepAlive::default(), SECOND);
         let ttl = Ttl::new(30 * SECOND).unwrap();
-        let inner = Arc::new(Kept::new(now, &lease(now.after(SECOND)), ttl, terms, None));
-        let kept = KeptLock { redlock: redlock.clone(), kept: Arc::clone(&inner), key: 0 };
-        let (_state, _keeper) = (inner.hold(), redlock.shared.keeper.hold());
+        let inner = Arc::new(RenewedLock::new(now, &lease(now.after(SECOND)), ttl, terms, None));
+        let kept = KeptLock { redlock: redlock.clone(), renewed: Arc::clone(&inner), key: 0 };
+        let (_state, _renewer) = (inner.hold(), redlock.shared.renewer.hold());
         assert_eq!(kept.wait_for_loss(SECOND).unwrap().cause, LossCause::Forked);
         assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
         assert_eq!(kept.loss().unwrap().cause, LossCause::Forked);
@@ -505,15 +505,15 @@ mod tests {
     #[test]
     fn given_up_before_the_engine_gives_it_back_it_is_released() {
         let kept = kept(20 * SECOND, SECOND);
-        let inner = Arc::clone(&kept.kept);
+        let inner = Arc::clone(&kept.renewed);
         drop(kept);
-        assert!(give_back(&inner).is_some(), "whoever has it must release it");
+        assert!(give_back(&inner).is_some(), "the engine must release it");
     }
 
     #[test]
     fn stopped_after_the_engine_has_given_it_back_it_is_there() {
         let kept = kept(20 * SECOND, SECOND);
-        assert!(give_back(&kept.kept).is_none());
+        assert!(give_back(&kept.renewed).is_none());
         assert!(kept.stop().remaining() > 50 * SECOND);
     }
 
@@ -524,9 +524,9 @@ mod tests {
         assert!(kept.wait_for_loss(Duration::from_millis(5)).is_none());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| kept.wait_for_loss(Duration::MAX));
-            assert!(give_back(&kept.kept).is_none());
-            kept.kept.report_at(Moment::START);
-            kept.kept.tell();
+            assert!(give_back(&kept.renewed).is_none());
+            kept.renewed.report_at(Moment::START);
+            kept.renewed.call_on_loss();
             assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
         });
         let late = self::kept(SECOND / 20, SECOND / 100);
@@ -534,28 +534,28 @@ mod tests {
         assert_eq!(loss.cause, LossCause::Late);
     }
 
-    /// What the loop reports, and what the keeper's thread finds, ends a wait at once.
+    /// What the loop reports, and what the renewer's thread finds, ends a wait at once.
     #[test]
     fn report_of_a_loss_ends_the_wait() {
-        let of_the_loop = |kept: &Kept| {
-            let (resource, cause) = (kept.lease.resource().clone(), LossCause::Gone);
+        let of_the_loop = |renewed: &RenewedLock| {
+            let (resource, cause) = (renewed.lease.resource().clone(), LossCause::Gone);
             let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
-            kept.lost(lease(Clock.now()), Some(loss));
+            renewed.lost(lease(Clock.now()), Some(loss));
         };
-        let of_the_keeper = |kept: &Kept| {
-            kept.report_at(Moment::START);
-            kept.tell();
+        let of_the_renewer = |renewed: &RenewedLock| {
+            renewed.report_at(Moment::START);
+            renewed.call_on_loss();
         };
-        type Report<'a> = &'a dyn Fn(&Kept);
+        type Report<'a> = &'a dyn Fn(&RenewedLock);
         let table: [(Report<'_>, _); 2] =
-            [(&of_the_loop, LossCause::Gone), (&of_the_keeper, LossCause::Late)];
+            [(&of_the_loop, LossCause::Gone), (&of_the_renewer, LossCause::Late)];
         for (report, cause) in table {
             let kept = kept(60 * SECOND, SECOND);
             let watch = kept.watch();
             let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
             std::thread::yield_now();
             let start = Clock.now();
-            report(&kept.kept);
+            report(&kept.renewed);
             assert_eq!(waiting.join().unwrap().unwrap().cause, cause);
             assert!(Clock.now().since(start) < 20 * SECOND);
         }
@@ -565,23 +565,23 @@ mod tests {
     #[test]
     fn cause_depends_on_whether_the_loop_is_overdue() {
         let due = kept(60 * SECOND, SECOND);
-        due.kept.report_at(Clock.now());
+        due.renewed.report_at(Clock.now());
         assert_eq!(due.loss().unwrap().cause, LossCause::Unavailable);
         let expired = LockError::expired();
-        let resource = due.kept.lease.resource().clone();
+        let resource = due.renewed.lease.resource().clone();
         let gone = Loss {
             resource,
             cause: LossCause::Gone,
             remaining: Duration::ZERO,
             error: Some(expired),
         };
-        assert!(due.kept.lost(lease(Clock.now()), Some(gone)).is_none());
+        assert!(due.renewed.lost(lease(Clock.now()), Some(gone)).is_none());
         let loss = due.loss().unwrap();
         assert_eq!(loss.cause, LossCause::Gone, "what the loop says counts more");
         assert!(loss.error.is_some());
 
         let overdue = kept(SECOND / 20, SECOND / 20);
-        wait_until(|| Clock.now() >= overdue.kept.overdue_at().unwrap_or(Moment::START));
+        wait_until(|| Clock.now() >= overdue.renewed.overdue_at().unwrap_or(Moment::START));
         assert_eq!(overdue.loss().unwrap().cause, LossCause::Late);
     }
 
@@ -590,19 +590,19 @@ mod tests {
     #[test]
     fn cause_of_an_overdue_loss_depends_on_whether_the_last_renewal_has_failed() {
         let failing = kept(60 * SECOND, SECOND);
-        failing.kept.failed();
-        failing.kept.report_at(Moment::START);
+        failing.renewed.failed();
+        failing.renewed.report_at(Moment::START);
         assert_eq!(failing.loss().unwrap().cause, LossCause::Unavailable);
 
         let renewed = kept(60 * SECOND, SECOND);
-        renewed.kept.failed();
+        renewed.renewed.failed();
         assert!(succeed(&renewed));
-        renewed.kept.report_at(Moment::START);
+        renewed.renewed.report_at(Moment::START);
         assert_eq!(renewed.loss().unwrap().cause, LossCause::Late);
 
         let over = kept(SECOND / 20, Duration::ZERO);
-        over.kept.failed();
-        wait_until(|| Clock.now() >= over.kept.end());
+        over.renewed.failed();
+        wait_until(|| Clock.now() >= over.renewed.end());
         assert_eq!(over.loss().unwrap().cause, LossCause::Late);
     }
 
@@ -617,9 +617,12 @@ mod tests {
         let token = LockToken::from_random(token);
         let lease = Lease::elsewhere(resource, token, ttl, now.after(15 * SECOND));
         let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
-        let inner = Arc::new(Kept::new(now, &lease, ttl, terms, None));
-        let order = Order::Keep(Box::new((lease, how, Arc::clone(&inner))));
-        assert!(matches!(redlock.shared.threads.run(order, Limit::None), Some(Outcome::Kept(_))));
+        let inner = Arc::new(RenewedLock::new(now, &lease, ttl, terms, None));
+        let order = Order::Renew(Box::new((lease, how, Arc::clone(&inner))));
+        assert!(matches!(
+            redlock.shared.threads.run(order, Limit::None),
+            Some(Outcome::Renewing(_))
+        ));
         wait_until(|| !redlock.nodes().is_empty() && redlock.stats().extensions_failed > 0);
         inner.report_at(Moment::START);
         assert_eq!(inner.loss().unwrap().cause, LossCause::Unavailable);
@@ -637,10 +640,10 @@ mod tests {
             let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
             std::thread::yield_now();
             let again = kept.watch();
-            kept.kept.report_at(Clock.now().after(SECOND / 20));
+            kept.renewed.report_at(Clock.now().after(SECOND / 20));
             give_up(kept);
             assert!(waiting.join().unwrap().is_none());
-            wait_until(|| Clock.now() >= again.kept.end());
+            wait_until(|| Clock.now() >= again.renewed.end());
             assert!(again.wait_for_loss(Duration::ZERO).is_none(), "it was not lost");
         }
     }
@@ -661,7 +664,7 @@ mod tests {
         drop(closed);
         let again = before.try_clone().unwrap();
         assert_eq!(read(again), Err(std::io::ErrorKind::WouldBlock));
-        lost.kept.report_at(Moment::START);
+        lost.renewed.report_at(Moment::START);
         assert!(lost.is_lost());
         assert_eq!(read(before), Ok(1));
         let late = kept(Duration::ZERO, Duration::ZERO);
@@ -701,8 +704,8 @@ mod tests {
     #[test]
     fn lock_that_was_given_up_is_never_overdue() {
         let kept = kept(20 * SECOND, SECOND);
-        assert!(kept.kept.overdue_at().is_some());
-        let _ = kept.kept.give_up();
-        assert!(kept.kept.overdue_at().is_none());
+        assert!(kept.renewed.overdue_at().is_some());
+        let _ = kept.renewed.give_up();
+        assert!(kept.renewed.overdue_at().is_none());
     }
 }

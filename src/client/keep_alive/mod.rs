@@ -9,5 +9,5 @@ mod renewer;
 
 pub use error::{KeepAliveError, KeepAliveErrorKind};
 pub use lock::{KeptLock, LossWatch};
-pub(super) use renewed_lock::Kept;
-pub(super) use renewer::Keeper;
+pub(super) use renewed_lock::RenewedLock;
+pub(super) use renewer::Renewer;

@@ -1,4 +1,5 @@
-//! What the holder of a lock that is renewed shares with those who renew it and report its loss.
+//! The state of a renewed lock: its holder shares it with the loop and with the thread that reports
+//! losses.
 
 use std::mem::replace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,24 +13,25 @@ use crate::proto::{Lease, OpId, Terms};
 use crate::sys::clock::Clock;
 use crate::validity::Ttl;
 
-/// The thread that calls `on_loss` looks for itself when this part of the notice has passed.
+/// The thread that calls `on_loss` checks the lock itself when this part of the notice has passed.
 const OVERDUE_PART: u32 = 8;
 
-/// What the holder shares with the loop that renews, and with the thread that calls `on_loss`.
-pub(in crate::client) struct Kept {
-    /// An expired one, which says what is held.
+/// A lock that the loop renews. Its holder, the loop and the thread that calls `on_loss` share
+/// this.
+pub(in crate::client) struct RenewedLock {
+    /// Expired; it names the resource and the token.
     pub(super) lease: Lease,
     terms: Terms,
     /// A thread that holds this mutex does not block.
-    state: Mutex<KeptState>,
+    state: Mutex<RenewedLockState>,
     /// Notified when a loss is recorded.
     lost: Condvar,
 }
 
-struct KeptState {
-    place: LeaseAt,
-    /// What it has captured is dropped by the holder or by the thread that calls it, not in the
-    /// loop: it goes when the holder gives the lock up.
+struct RenewedLockState {
+    lease_at: LeaseAt,
+    /// Its captured values are dropped by the holder or by the thread that calls it, not in the
+    /// loop: the holder takes it when it gives the lock up.
     on_loss: Option<OnLoss>,
     /// The validity that the holder sees. A renewal raises it only before this deadline, never
     /// after (R22).
@@ -39,7 +41,7 @@ struct KeptState {
     #[cfg(unix)]
     alarm: Option<super::loss_event::LossEvent>,
     /// Whether `on_loss` was called.
-    is_told: bool,
+    was_called: bool,
     error: Option<LockError>,
     renewals: u32,
     /// A renewal has failed, and none has succeeded since: the loop was in time.
@@ -57,7 +59,7 @@ pub(super) enum LeaseAt {
     Gone,
 }
 
-impl KeptState {
+impl RenewedLockState {
     /// When the loop should have reported a loss: it knows the cause better.
     fn overdue_at(&self) -> Moment {
         self.report_at.after(self.deadline.since(self.report_at) / OVERDUE_PART)
@@ -65,7 +67,7 @@ impl KeptState {
 
     /// Records a loss, if it is due and was not recorded. Until it is overdue, or the deadline if
     /// the last renewal has failed, it is the masters that have not answered. After that, the loop
-    /// is late. What it says later counts more.
+    /// is overdue. A later report of the loop replaces the cause.
     fn look(&mut self, now: Moment) {
         let late_from = match self.has_failed {
             true => self.deadline,
@@ -89,27 +91,27 @@ impl KeptState {
     }
 }
 
-impl Kept {
+impl RenewedLock {
     pub(in crate::client) fn new(
         now: Moment,
         lease: &Lease,
         ttl: Ttl,
         terms: Terms,
         on_loss: Option<OnLoss>,
-    ) -> Kept {
+    ) -> RenewedLock {
         let deadline = lease.valid_until();
-        Kept {
+        RenewedLock {
             lease: lease.over_after(ttl),
             terms,
-            state: Mutex::new(KeptState {
-                place: LeaseAt::Gone,
+            state: Mutex::new(RenewedLockState {
+                lease_at: LeaseAt::Gone,
                 on_loss,
                 deadline,
                 report_at: terms.report_at(now, deadline),
                 loss: None,
                 #[cfg(unix)]
                 alarm: None,
-                is_told: false,
+                was_called: false,
                 error: None,
                 renewals: 0,
                 has_failed: false,
@@ -118,11 +120,11 @@ impl Kept {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeptState> {
+    fn lock(&self) -> MutexGuard<'_, RenewedLockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, state: &KeptState, cause: LossCause, now: Moment) -> Loss {
+    fn report(&self, state: &RenewedLockState, cause: LossCause, now: Moment) -> Loss {
         let (resource, error) = (self.lease.resource().clone(), state.error.clone());
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
@@ -149,7 +151,7 @@ impl Kept {
         loop {
             let now = Clock.now();
             let overdue_at = state.overdue_at();
-            let is_gone = matches!(state.place, LeaseAt::Gone);
+            let is_gone = matches!(state.lease_at, LeaseAt::Gone);
             if !is_gone && (now >= overdue_at || now >= until) {
                 state.look(now);
             }
@@ -181,7 +183,7 @@ impl Kept {
     }
 
     /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
-    /// deadline that was seen to be over is not raised (R22).
+    /// deadline that was seen to have passed is not raised (R22).
     pub(super) fn remaining(&self) -> Duration {
         let state = self.lock();
         state.deadline.since(Clock.now())
@@ -192,7 +194,7 @@ impl Kept {
     }
 
     pub(super) fn renewed_by(&self) -> Option<OpId> {
-        match self.lock().place {
+        match self.lock().lease_at {
             LeaseAt::Engine(op) => Some(op),
             LeaseAt::Here(_) | LeaseAt::Gone => None,
         }
@@ -202,12 +204,12 @@ impl Kept {
     pub(super) fn give_up(&self) -> (LeaseAt, Option<OnLoss>) {
         let mut state = self.lock();
         self.let_go(&mut state);
-        (replace(&mut state.place, LeaseAt::Gone), state.on_loss.take())
+        (replace(&mut state.lease_at, LeaseAt::Gone), state.on_loss.take())
     }
 
-    /// Those who wait for a loss need not wait longer. A forked process may have the socket's other
-    /// end, so closing it here would not be noticed.
-    fn let_go(&self, state: &mut KeptState) {
+    /// Ends the waits for a loss. A forked process may have the socket's other end, so closing it
+    /// here would not be noticed.
+    fn let_go(&self, state: &mut RenewedLockState) {
         #[cfg(unix)]
         if let Some(alarm) = state.alarm.take() {
             alarm.ring();
@@ -220,7 +222,7 @@ impl Kept {
     pub(super) fn take(&self, stopped: Option<Lease>) -> Lease {
         let mut state = self.lock();
         self.let_go(&mut state);
-        let lease = match (stopped, replace(&mut state.place, LeaseAt::Gone)) {
+        let lease = match (stopped, replace(&mut state.lease_at, LeaseAt::Gone)) {
             (Some(lease), _) | (None, LeaseAt::Here(lease)) => lease,
             (None, LeaseAt::Engine(_) | LeaseAt::Gone) => return self.over(),
         };
@@ -232,13 +234,13 @@ impl Kept {
     }
 
     /// The engine renews the lock.
-    pub(in crate::client) fn note_place(&self, op: OpId) {
-        self.lock().place = LeaseAt::Engine(op);
+    pub(in crate::client) fn set_engine_op(&self, op: OpId) {
+        self.lock().lease_at = LeaseAt::Engine(op);
     }
 
     /// The engine has renewed the lock. Returns whether that counts: the holder may have seen its
     /// end since the renewal was judged (R22).
-    pub(in crate::client) fn renewed(&self, until: Moment) -> bool {
+    pub(in crate::client) fn note_renewal(&self, until: Moment) -> bool {
         let mut state = self.lock();
         let now = Clock.now();
         state.look(now);
@@ -266,11 +268,11 @@ impl Kept {
         }
         state.look(Clock.now());
         self.lost.notify_all();
-        // The masters may have said that it is over, whatever the clock says.
+        // The masters may have answered that it has expired, even if the clock shows time left.
         state.deadline = state.deadline.min(lease.valid_until());
-        match state.place {
+        match state.lease_at {
             LeaseAt::Engine(_) => {
-                state.place = LeaseAt::Here(lease);
+                state.lease_at = LeaseAt::Here(lease);
                 None
             }
             LeaseAt::Here(_) | LeaseAt::Gone => Some(lease),
@@ -280,22 +282,22 @@ impl Kept {
     /// When a loss is overdue, if none was reported.
     pub(in crate::client) fn overdue_at(&self) -> Option<Moment> {
         let state = self.lock();
-        let is_over = state.is_told || matches!(state.place, LeaseAt::Gone);
+        let is_over = state.was_called || matches!(state.lease_at, LeaseAt::Gone);
         (!is_over).then(|| state.overdue_at())
     }
 
     /// Calls `on_loss`, once, if the lock is lost and its holder has not given it up.
-    pub(super) fn tell(&self) {
+    pub(super) fn call_on_loss(&self) {
         let mut state = self.lock();
         let now = Clock.now();
         if now >= state.overdue_at() {
             state.look(now);
             self.lost.notify_all();
         }
-        let (Some(cause), false) = (state.loss, matches!(state.place, LeaseAt::Gone)) else {
+        let (Some(cause), false) = (state.loss, matches!(state.lease_at, LeaseAt::Gone)) else {
             return;
         };
-        if replace(&mut state.is_told, true) {
+        if replace(&mut state.was_called, true) {
             return;
         }
         let Some(on_loss) = state.on_loss.clone() else {

@@ -1,5 +1,5 @@
-//! The thread that waits for losses of a client's kept locks, and calls `on_loss`. It exists while
-//! locks are kept, and for one to two seconds after the last.
+//! The thread that waits for losses of a client's renewed locks, and calls `on_loss`. It exists
+//! while locks are renewed, and for one to two seconds after the last.
 //!
 //! The engine renews the locks, on whichever thread runs the loop; that is this one while no other
 //! uses the client. If the thread that runs the loop is delayed, this one notices itself that a
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::KeepAliveErrorKind;
-use super::renewed_lock::Kept;
+use super::renewed_lock::RenewedLock;
 use crate::client::Redlock;
 use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome, Watch};
@@ -20,57 +20,57 @@ use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;
 use crate::sys::clock::Clock;
 
-/// The most locks that one client keeps alive: as many again may be acquired meanwhile.
+/// The most locks that one client renews: as many again can be acquired at the same time.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;
 /// The longest sleep. After the last lock, the thread ends its present sleep, and then sleeps once.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Identifies a kept lock; never reused.
+/// Identifies a renewed lock; never reused.
 pub(super) type Key = u64;
 
-pub(in crate::client) struct Keeper {
+pub(in crate::client) struct Renewer {
     /// A thread that holds this mutex does not block.
-    state: Mutex<KeeperState>,
-    /// Notified when the first lock is kept.
+    state: Mutex<RenewerState>,
+    /// Notified when the first lock is renewed.
     changed: Condvar,
 }
 
-struct KeeperState {
-    locks: BTreeMap<Key, Arc<Kept>>,
-    /// How many locks have been kept so far.
+struct RenewerState {
+    locks: BTreeMap<Key, Arc<RenewedLock>>,
+    /// How many locks have been renewed so far.
     so_far: Key,
-    /// The client, while it keeps locks: the thread must not keep it from ending otherwise.
+    /// The client, while it renews locks: without locks, the thread must not keep the client alive.
     redlock: Option<Redlock>,
     has_thread: bool,
 }
 
-impl Keeper {
-    pub(in crate::client) fn new() -> Keeper {
+impl Renewer {
+    pub(in crate::client) fn new() -> Renewer {
         let state =
-            KeeperState { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
-        Keeper { state: Mutex::new(state), changed: Condvar::new() }
+            RenewerState { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
+        Renewer { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Another lock will be kept. [`remove`](Keeper::remove) must follow.
+    /// Another lock will be renewed. [`remove`](Renewer::remove) must follow.
     pub(super) fn add(
         self: &Arc<Self>,
         redlock: &Redlock,
-        kept: &Arc<Kept>,
+        renewed: &Arc<RenewedLock>,
     ) -> Result<Key, KeepAliveErrorKind> {
         let mut state = self.lock();
         if state.locks.len() >= LOCKS_MAX {
             return Err(KeepAliveErrorKind::TooMany);
         }
         if !state.has_thread {
-            let keeper = Arc::clone(self);
+            let renewer = Arc::clone(self);
             let thread = thread::Builder::new().name("muxlock-keeper".into());
-            let started = thread.spawn(move || keeper.run());
+            let started = thread.spawn(move || renewer.run());
             started.map_err(|error| KeepAliveErrorKind::Thread(error.kind()))?;
             state.has_thread = true;
         }
         let key = state.so_far;
         state.so_far += 1;
-        state.locks.insert(key, Arc::clone(kept));
+        state.locks.insert(key, Arc::clone(renewed));
         if state.redlock.is_none() {
             state.redlock = Some(redlock.clone());
             self.changed.notify_one();
@@ -78,18 +78,18 @@ impl Keeper {
         Ok(key)
     }
 
-    /// A lock is no longer kept.
+    /// A lock is no longer renewed.
     pub(super) fn remove(&self, key: Key) {
         let mut state = self.lock();
-        let kept = state.locks.remove(&key);
+        let renewed = state.locks.remove(&key);
         let redlock = if state.locks.is_empty() { state.redlock.take() } else { None };
         drop(state);
         // Dropped without the mutex: each may be the last reference.
-        drop((kept, redlock));
+        drop((renewed, redlock));
     }
 
     fn run(&self) {
-        // A panic of a logger, or of what a callback has captured, ends one turn only.
+        // A panic of a logger, or of a value that a callback has captured, ends one iteration only.
         let mut look_at = Moment::START;
         while !matches!(survive(|| self.turn(&mut look_at)), Some(Turn::Last)) {}
     }
@@ -103,9 +103,10 @@ impl Keeper {
             *look_at = self.look();
         }
         let watch = Order::Watch(Watch::Losses(*look_at));
-        let losses: Vec<Arc<Kept>> = match redlock.shared.threads.run(watch, Limit::At(*look_at)) {
+        let losses: Vec<_> = match redlock.shared.threads.run(watch, Limit::At(*look_at)) {
             Some(Outcome::Losses(losses)) => {
-                // Without a loss, the time is up, or a lock was added that is overdue earlier.
+                // Without a loss, the limit is reached, or a lock was added that is overdue
+                // earlier.
                 if losses.is_empty() {
                     *look_at = Moment::START;
                 }
@@ -114,7 +115,7 @@ impl Keeper {
             None => Vec::new(),
             Some(_) => unreachable!("the losses were asked for"),
         };
-        tell(losses);
+        call_on_loss(losses);
         Turn::More
     }
 
@@ -122,10 +123,10 @@ impl Keeper {
     /// Returns when to look again: when the next loss is overdue if nothing is renewed until then.
     /// Most locks are renewed long before.
     fn look(&self) -> Moment {
-        let locks: Vec<Arc<Kept>> = self.lock().locks.values().map(Arc::clone).collect();
+        let locks: Vec<Arc<RenewedLock>> = self.lock().locks.values().map(Arc::clone).collect();
         let (now, mut look_at) = (Clock.now(), Moment::END);
-        let is_due = |kept: &Arc<Kept>| {
-            let overdue_at = kept.overdue_at();
+        let is_due = |renewed: &Arc<RenewedLock>| {
+            let overdue_at = renewed.overdue_at();
             if let Some(at) = overdue_at.filter(|at| now < *at) {
                 look_at = look_at.min(at);
             }
@@ -133,13 +134,13 @@ impl Keeper {
         };
         let (due, others): (Vec<_>, Vec<_>) = locks.into_iter().partition(is_due);
         drop(others);
-        tell(due);
+        call_on_loss(due);
         look_at.min(now.after(SLEEP_MAX))
     }
 
     /// Waits for a lock, and ends the thread if none comes.
     fn idle(&self) -> Turn {
-        let is_idle = |state: &mut KeeperState| state.redlock.is_none();
+        let is_idle = |state: &mut RenewerState| state.redlock.is_none();
         let waited = self.changed.wait_timeout_while(self.lock(), SLEEP_MAX, is_idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if state.redlock.is_none() {
@@ -155,17 +156,17 @@ impl Keeper {
         self.lock()
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeeperState> {
+    fn lock(&self) -> MutexGuard<'_, RenewerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn tell(losses: Vec<Arc<Kept>>) {
-    for kept in losses {
-        // The others are told even if dropping what a callback has captured panics.
+fn call_on_loss(losses: Vec<Arc<RenewedLock>>) {
+    for renewed in losses {
+        // The other callbacks run even if dropping the captured values of one panics.
         survive(|| {
-            kept.tell();
-            drop(kept);
+            renewed.call_on_loss();
+            drop(renewed);
         });
     }
 }
