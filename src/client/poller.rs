@@ -19,7 +19,7 @@ pub(super) enum Precision {
 pub(super) struct Poller {
     poll: Poll,
     events: Events,
-    alarm: PollTimer,
+    timer: PollTimer,
     timeout: Option<Duration>,
     precision: Precision,
     /// Whether the events were fetched without waiting.
@@ -31,11 +31,11 @@ pub(super) struct Poller {
 impl Poller {
     pub(super) fn new() -> std::io::Result<Poller> {
         let poll = Poll::new()?;
-        let alarm = PollTimer::new(poll.registry());
+        let timer = PollTimer::new(poll.registry());
         Ok(Poller {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
-            alarm,
+            timer,
             timeout: Some(Duration::ZERO),
             precision: Precision::Millisecond,
             has_looked: false,
@@ -72,7 +72,7 @@ impl Poller {
     pub(super) fn wait(&mut self) {
         self.has_looked = false;
         if self.precision == Precision::Fine {
-            self.alarm.set(self.timeout);
+            self.timer.set(self.timeout);
         }
         self.poll(self.timeout);
     }
@@ -119,11 +119,12 @@ mod timer {
 
     /// Above the tokens of the nodes and of the waker; its event is ignored.
     const TOKEN: Token = Token(NODES_MAX + 1);
-    /// A longer wait may end a millisecond late: setting the alarm is a system call.
+    /// A longer wait may end a millisecond after its limit: setting the timer is a system call.
     const WAIT_MAX: Duration = Duration::from_millis(10);
 
     /// Ends a wait before the poll's own timeout, which is rounded up to a millisecond. Without it,
-    /// as when the process has no descriptor left, waits end late.
+    /// as when the process has no descriptor left, waits end up to a millisecond after their
+    /// limits.
     pub(super) struct PollTimer(Option<OwnedFd>);
 
     impl PollTimer {
@@ -177,7 +178,7 @@ mod tests {
             let start = Clock.now_coarse();
             poller.set_timeout(Some(timeout), Precision::Fine);
             poller.wait();
-            // Only the alarm may have an event.
+            // Only the timer may have an event.
             assert!(poller.events().count() <= 1);
             let waited = Clock.now_coarse().since(start);
             assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");

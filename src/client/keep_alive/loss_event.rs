@@ -1,30 +1,30 @@
-//! Tells an event loop that a lock was lost.
+//! A file descriptor that becomes readable when a lock is lost.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 pub(super) struct LossEvent {
-    bell: UnixStream,
-    /// Kept, so that ringing raises no SIGPIPE after the listeners have closed theirs.
-    listener: UnixStream,
+    sender: UnixStream,
+    /// Held so that notifying raises no SIGPIPE after the callers have closed their copies.
+    receiver: UnixStream,
 }
 
 impl LossEvent {
     pub(super) fn new() -> io::Result<LossEvent> {
-        let (bell, listener) = UnixStream::pair()?;
-        // A thread rings while it holds a mutex.
-        bell.set_nonblocking(true)?;
-        Ok(LossEvent { bell, listener })
+        let (sender, receiver) = UnixStream::pair()?;
+        // A thread notifies while it holds a mutex.
+        sender.set_nonblocking(true)?;
+        Ok(LossEvent { sender, receiver })
     }
 
-    /// Makes the listeners' sockets readable. To be called at most twice.
-    pub(super) fn ring(&self) {
+    /// Makes the callers' descriptors readable. To be called at most twice.
+    pub(super) fn notify(&self) {
         // It cannot fail: the buffer of a socket has room for two bytes.
-        let _ = (&self.bell).write(&[0]);
+        let _ = (&self.sender).write(&[0]);
     }
 
-    pub(super) fn listen(&self) -> io::Result<OwnedFd> {
-        Ok(self.listener.try_clone()?.into())
+    pub(super) fn receiver(&self) -> io::Result<OwnedFd> {
+        Ok(self.receiver.try_clone()?.into())
     }
 }

@@ -39,7 +39,7 @@ struct RenewedLockState {
     report_at: Moment,
     loss: Option<LossCause>,
     #[cfg(unix)]
-    alarm: Option<super::loss_event::LossEvent>,
+    loss_event: Option<super::loss_event::LossEvent>,
     /// Whether `on_loss` was called.
     was_called: bool,
     error: Option<LockError>,
@@ -84,8 +84,8 @@ impl RenewedLockState {
     fn record(&mut self, cause: LossCause) {
         if self.loss.replace(cause).is_none() {
             #[cfg(unix)]
-            if let Some(alarm) = &self.alarm {
-                alarm.ring();
+            if let Some(loss_event) = &self.loss_event {
+                loss_event.notify();
             }
         }
     }
@@ -110,7 +110,7 @@ impl RenewedLock {
                 report_at: terms.report_at(now, deadline),
                 loss: None,
                 #[cfg(unix)]
-                alarm: None,
+                loss_event: None,
                 was_called: false,
                 error: None,
                 renewals: 0,
@@ -171,15 +171,15 @@ impl RenewedLock {
     #[cfg(unix)]
     pub(super) fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         let mut state = self.lock();
-        if state.alarm.is_none() {
-            let alarm = super::loss_event::LossEvent::new()?;
+        if state.loss_event.is_none() {
+            let loss_event = super::loss_event::LossEvent::new()?;
             state.look(Clock.now());
             if state.loss.is_some() {
-                alarm.ring();
+                loss_event.notify();
             }
-            state.alarm = Some(alarm);
+            state.loss_event = Some(loss_event);
         }
-        state.alarm.as_ref().expect("it was set").listen()
+        state.loss_event.as_ref().expect("it was set").receiver()
     }
 
     /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
@@ -211,8 +211,8 @@ impl RenewedLock {
     /// here would not be noticed.
     fn let_go(&self, state: &mut RenewedLockState) {
         #[cfg(unix)]
-        if let Some(alarm) = state.alarm.take() {
-            alarm.ring();
+        if let Some(loss_event) = state.loss_event.take() {
+            loss_event.notify();
         }
         self.lost.notify_all();
     }
