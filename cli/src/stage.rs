@@ -313,12 +313,12 @@ impl Demo {
 impl Answer {
     /// A master's part in the round that has just ended, which `granted` decided.
     fn of(status: &NodeStatus, granted: &[usize]) -> Answer {
-        let is_late = status.state == NodeState::Ready && status.in_flight > 0;
+        let is_pending = status.state == NodeState::Ready && status.in_flight > 0;
         let (outcome, latency) = match (status.state, status.last_outcome) {
             (NodeState::Connecting | NodeState::Handshaking, _) | (_, None) => {
                 (NodeOutcome::NotConnected, None)
             }
-            _ if is_late => (NodeOutcome::Pending, None),
+            _ if is_pending => (NodeOutcome::Pending, None),
             (_, Some((outcome, latency))) => (outcome, latency),
         };
         let is_counted = granted.contains(&status.node);

@@ -217,7 +217,7 @@ impl LoopWork {
                         watching.look_at = Some(look_at);
                         None
                     }
-                    ReadyVerdict::Late | ReadyVerdict::Never => Some(Outcome::Ready(Err(
+                    ReadyVerdict::TimedOut | ReadyVerdict::Never => Some(Outcome::Ready(Err(
                         not_ready(engine.nodes().unavailable(engine.last_now()), quorum),
                     ))),
                 }
@@ -307,8 +307,8 @@ impl LoopWork {
             return;
         };
         for watching in self.watches.values_mut() {
-            let is_late = matches!(watching.watch, Watch::Losses(until) if overdue_at < until);
-            if is_late && watching.outcome.is_none() {
+            let is_too_long = matches!(watching.watch, Watch::Losses(until) if overdue_at < until);
+            if is_too_long && watching.outcome.is_none() {
                 watching.outcome = Some(Outcome::Losses(Vec::new()));
             }
         }
@@ -685,21 +685,21 @@ mod tests {
 
     /// R2: the lock was valid when it was posted, and no longer when its thread wakes up.
     #[test]
-    fn lock_that_is_received_late_is_overslept() {
-        let (early, late) = (Clock.now().after(100 * TTL), Clock.now());
+    fn lock_that_is_received_after_its_end_has_expired() {
+        let (valid, expired) = (Clock.now().after(100 * TTL), Clock.now());
         let acquired = |until| Outcome::Done(Done::Acquired(Ok(lease(until))));
-        let received = LoopWork::receive(acquired(late));
+        let received = LoopWork::receive(acquired(expired));
         assert!(
-            matches!(received, Outcome::ExpiredBeforeWake(lease) if lease.valid_until() == late)
+            matches!(received, Outcome::ExpiredBeforeWake(lease) if lease.valid_until() == expired)
         );
-        let received = LoopWork::receive(acquired(early));
+        let received = LoopWork::receive(acquired(valid));
         assert!(matches!(received, Outcome::Done(Done::Acquired(Ok(_)))));
         let extended = |until| Outcome::Done(Done::Extended(lease(until), Ok(())));
-        let Outcome::Done(Done::Extended(_, result)) = LoopWork::receive(extended(late)) else {
+        let Outcome::Done(Done::Extended(_, result)) = LoopWork::receive(extended(expired)) else {
             panic!("it is an extension");
         };
         assert!(result.is_err_and(|error| error.is_expired()));
-        let received = LoopWork::receive(extended(early));
+        let received = LoopWork::receive(extended(valid));
         assert!(matches!(received, Outcome::Done(Done::Extended(_, Ok(())))));
     }
 

@@ -22,7 +22,7 @@ pub(super) enum ReadyVerdict {
     /// It is worth waiting: look again after the next event, and at this moment.
     NotYet(Moment),
     /// The wait is over.
-    Late,
+    TimedOut,
     /// The quarantine of too many masters outlasts the wait.
     Never,
 }
@@ -41,7 +41,7 @@ pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter])
         return ReadyVerdict::Never;
     }
     if left.is_zero() {
-        return ReadyVerdict::Late;
+        return ReadyVerdict::TimedOut;
     }
     let ends = voters.iter().filter_map(|voter| voter.counts_in);
     ReadyVerdict::NotYet(
@@ -88,7 +88,10 @@ mod tests {
         for (at, (voters, expected)) in table.into_iter().enumerate() {
             assert_eq!(judge(now, until, 2, &voters), expected, "row {at}");
         }
-        assert_eq!(judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]), ReadyVerdict::Late);
+        assert_eq!(
+            judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]),
+            ReadyVerdict::TimedOut
+        );
         assert_eq!(
             judge(until, until, 2, &[at(Ready), at(Ready), at(BackOff)]),
             ReadyVerdict::Ready

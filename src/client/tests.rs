@@ -1,4 +1,4 @@
-//! A client whose threads are late, or delayed.
+//! A client whose threads are delayed.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -67,7 +67,7 @@ fn is_clean(redlock: &Redlock, servers: &[Scripted]) {
     }
 }
 
-/// R2: the lock was granted in time, and its thread woke too late.
+/// R2: the lock was granted in time, and expired before its thread woke.
 #[test]
 fn lock_that_its_thread_overslept_is_not_held_and_released() {
     let servers = servers();
@@ -75,8 +75,8 @@ fn lock_that_its_thread_overslept_is_not_held_and_released() {
     let token = {
         let (_, lease) = redlock.try_lock("a", TTL).unwrap().apart();
         let token = *lease.token();
-        let late = lease.valid_at_most_until(Clock.now());
-        let error = redlock.acquired(Some(Outcome::ExpiredBeforeWake(late))).unwrap_err();
+        let expired = lease.valid_at_most_until(Clock.now());
+        let error = redlock.acquired(Some(Outcome::ExpiredBeforeWake(expired))).unwrap_err();
         assert!(error.is_expired());
         token
     };
@@ -378,19 +378,19 @@ fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
     let how = KeepAlive::default();
     let long = redlock.try_lock("long", TTL).unwrap().keep_alive(how.clone()).unwrap();
     let (sender, losses) = mpsc::channel();
-    // On a busy machine, the loss may be told by two thirds of it too late, and is in time.
+    // On a busy machine, the loss may be reported two thirds of it later, and is in time.
     let short = Duration::from_secs(3);
     let how = how.notice(2 * short / 3);
     let how = how.on_loss(move |loss| sender.send(loss.remaining).unwrap());
     let short = redlock.try_lock("short", short).unwrap().keep_alive(how).unwrap();
-    // The renewer's thread takes its outcome and waits anew, long before the notice.
+    // The renewer's thread takes its outcome and waits again, long before the notice.
     let until = Clock.now().after(WAIT);
     while Clock.now() < until {
         thread::yield_now();
     }
     let let_go = redlock.shared.threads.hold_loop();
     let left = losses.recv_timeout(GENEROUS).expect("the loss is reported");
-    assert!(!left.is_zero(), "told when the lock had ended");
+    assert!(!left.is_zero(), "reported when the lock had ended");
     assert!(short.is_lost() && !long.is_lost());
     let_go();
     drop((long, short));

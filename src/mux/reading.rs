@@ -100,13 +100,13 @@ impl Driver {
     pub(super) fn read_node(&mut self, node: usize, to_the_end: bool) {
         let (now, connection) = (self.engine.last_now(), &mut self.nodes[node]);
         let deferred = connection.deferred.take();
-        let mut is_late = self.away_until.is_some() || deferred.is_some();
-        if is_late {
+        let mut is_read_late = self.away_until.is_some() || deferred.is_some();
+        if is_read_late {
             let awaited = self.engine.node(node).awaited_since();
-            is_late = deferred.is_some()
+            is_read_late = deferred.is_some()
                 || self.away_until > awaited.map(|sent_at| sent_at.after(UNREAD_MAX));
         }
-        if is_late {
+        if is_read_late {
             self.engine.handle_node(now, node, NodeEvent::ReadingLate { since: deferred });
         }
         connection.read_at = now;
@@ -128,7 +128,7 @@ impl Driver {
             Some(_) => self.read_slowly(node, to_the_end),
             None => self.ask_lookup(node),
         }
-        if is_late {
+        if is_read_late {
             self.tell_engine(node, NodeEvent::ReadingInTime);
         }
     }

@@ -43,8 +43,8 @@ pub struct Tally {
     pub failed: BTreeMap<String, u64>,
     /// How often each master was in the first quorum.
     pub first: Vec<u64>,
-    /// How often each master was too late for an attempt that failed.
-    pub late: Vec<u64>,
+    /// How often each master timed out in an attempt that failed.
+    pub timed_out: Vec<u64>,
     /// The round trip to each master.
     pub round_trips: Vec<Option<Duration>>,
 }
@@ -57,7 +57,7 @@ impl Tally {
             pair: Spread::new(),
             failed: BTreeMap::new(),
             first: vec![0; nodes],
-            late: vec![0; nodes],
+            timed_out: vec![0; nodes],
             round_trips: vec![None; nodes],
         }
     }
@@ -73,7 +73,7 @@ impl Tally {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
         };
         sum(&mut self.first, &other.first);
-        sum(&mut self.late, &other.late);
+        sum(&mut self.timed_out, &other.timed_out);
     }
 
     fn acquired(&mut self, took: Duration, by: impl Iterator<Item = usize>) {
@@ -96,7 +96,7 @@ impl Tally {
     fn refuse(&mut self, error: &LockError) {
         for report in error.nodes() {
             if matches!(report.outcome, NodeOutcome::TimedOut(_)) {
-                self.late[report.node] += 1;
+                self.timed_out[report.node] += 1;
             }
         }
         let what = match error.kind() {

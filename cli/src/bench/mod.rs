@@ -169,7 +169,7 @@ fn as_text(config: &Config, load: &Load, tally: &Tally) -> String {
             "\n{address:width$}  {:>10}  {:>13}  {:>8}",
             tally.round_trips[node].map_or("-".to_owned(), time),
             percent(tally.first[node], tally.acquire.count()),
-            thousands(u128::from(tally.late[node]))
+            thousands(u128::from(tally.timed_out[node]))
         ));
     }
     text.push_str("\n\n");
@@ -209,7 +209,7 @@ fn as_json(config: &Config, load: &Load, tally: &Tally) -> Value {
             "address": address,
             "round_trip_us": tally.round_trips[node].map(micros),
             "first_quorum": tally.first[node],
-            "too_late": tally.late[node],
+            "too_late": tally.timed_out[node],
         })
     };
     json!({

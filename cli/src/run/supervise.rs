@@ -36,7 +36,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     let booted = since_boot()?;
     let now = locks.mux.now();
     let left = lease.remaining(now);
-    if is_late(left, notice(plan)) {
+    if has_too_little_left(left, notice(plan)) {
         locks.mux.abandon(lease);
         locks.drain()?;
         say(&format!("unavailable: the quorum came too late, with {} left", seconds(left)));
@@ -70,7 +70,7 @@ fn notice(plan: &Plan<'_>) -> Duration {
 }
 
 /// Whether a quorum came so late that the lock counts as lost at once.
-fn is_late(left: Duration, notice: Duration) -> bool {
+fn has_too_little_left(left: Duration, notice: Duration) -> bool {
     left <= notice
 }
 
@@ -416,8 +416,8 @@ impl<'a> Run<'a> {
             return self.ended.is_some() && (leaves || !self.has_rest());
         };
         let now = self.locks.mux.now();
-        let is_too_late = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
-        is_too_late || self.ended.is_some() && !self.has_rest()
+        let is_overdue = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
+        is_overdue || self.ended.is_some() && !self.has_rest()
     }
 
     /// The command has ended, and what it has started runs on: the lock is held for it, unless it
@@ -615,8 +615,8 @@ mod tests {
     #[test]
     fn quorum_is_late_if_the_command_would_be_ended_at_once() {
         let notice = 300 * MS;
-        assert!(is_late(Duration::ZERO, notice) && is_late(notice, notice));
-        assert!(!is_late(notice + MS, notice));
+        assert!(has_too_little_left(Duration::ZERO, notice) && has_too_little_left(notice, notice));
+        assert!(!has_too_little_left(notice + MS, notice));
     }
 
     /// What is killed has a node_timeout to end, before another client may get the lock.

@@ -94,7 +94,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(1);
 
     #[test]
-    fn writer_that_is_late_is_waited_for_while_there_is_room_for_its_lines() {
+    fn delayed_writer_is_waited_for_while_there_is_room_for_its_lines() {
         let (done, finished) = sync_channel::<()>(0);
         let mut asked = 0;
         wait(&finished, SOON, || {

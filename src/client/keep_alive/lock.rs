@@ -529,8 +529,8 @@ mod tests {
             kept.renewed.call_on_loss();
             assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
         });
-        let late = self::kept(SECOND / 20, SECOND / 100);
-        let loss = late.wait_for_loss(60 * SECOND).expect("it is not renewed");
+        let overdue = self::kept(SECOND / 20, SECOND / 100);
+        let loss = overdue.wait_for_loss(60 * SECOND).expect("it is not renewed");
         assert_eq!(loss.cause, LossCause::Late);
     }
 
@@ -585,8 +585,8 @@ mod tests {
         assert_eq!(overdue.loss().unwrap().cause, LossCause::Late);
     }
 
-    /// Masters that did not answer a renewal are the cause, however late the loop is then. After
-    /// the deadline it would have been too late for every answer.
+    /// Masters that did not answer a renewal are the cause, however long the loop is overdue. After
+    /// the deadline no answer would have been in time.
     #[test]
     fn cause_of_an_overdue_loss_depends_on_whether_the_last_renewal_has_failed() {
         let failing = kept(60 * SECOND, SECOND);
@@ -667,9 +667,9 @@ mod tests {
         lost.renewed.report_at(Moment::START);
         assert!(lost.is_lost());
         assert_eq!(read(before), Ok(1));
-        let late = kept(Duration::ZERO, Duration::ZERO);
-        assert!(late.is_lost());
-        assert_eq!(read(late.loss_fd().unwrap()), Ok(1));
+        let overdue = kept(Duration::ZERO, Duration::ZERO);
+        assert!(overdue.is_lost());
+        assert_eq!(read(overdue.loss_fd().unwrap()), Ok(1));
 
         let given_up = kept(20 * SECOND, SECOND);
         let listener = given_up.loss_fd().unwrap();

@@ -69,12 +69,12 @@ impl RenewedLockState {
     /// the last renewal has failed, it is the masters that have not answered. After that, the loop
     /// is overdue. A later report of the loop replaces the cause.
     fn look(&mut self, now: Moment) {
-        let late_from = match self.has_failed {
+        let overdue_from = match self.has_failed {
             true => self.deadline,
             false => self.overdue_at(),
         };
         if now >= self.report_at && self.loss.is_none() {
-            self.record(match now < late_from {
+            self.record(match now < overdue_from {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
             });
