@@ -39,7 +39,7 @@ pub fn key_of(key: &[u8]) -> Vec<u8> {
 
 /// Asks a master for the queue for a lock's key. This changes nothing.
 pub fn ask(config: &Config, node: usize, key: &[u8], within: Duration) -> Result<Queue, Failure> {
-    let mut wire = Wire::greet(config, node, within)?;
+    let mut wire = Wire::connect(config, node, within)?;
     let key = key_of(key);
     let Value::Integer(length) = wire.ask(&[b"LLEN", &key])? else {
         return Err(Failure::Strange);

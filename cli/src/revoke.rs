@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
 impl Args {
     fn revoke(&self, config: &Config, node: usize, holder: &Holder) -> Answer {
         let common = config.common();
-        let mut wire = Wire::greet(config, node, common.connect_timeout + ANSWERS_WITHIN)?;
+        let mut wire = Wire::connect(config, node, common.connect_timeout + ANSWERS_WITHIN)?;
         let key = [common.key_prefix, self.resource.as_bytes()].concat();
         let slack = match self.now {
             true => (2 * common.node_timeout).max(RENEWAL_SLACK).as_millis(),

@@ -28,7 +28,7 @@ pub fn ask(
     key: &[u8],
     within: Duration,
 ) -> Result<Option<Shares>, Failure> {
-    let mut wire = Wire::greet(config, node, within)?;
+    let mut wire = Wire::connect(config, node, within)?;
     if wire.ask(&[b"TYPE", key])? != Value::Status("zset".into()) {
         return Ok(None);
     }
@@ -60,7 +60,7 @@ pub fn ask_other(
     key: &[u8],
     within: Duration,
 ) -> Result<Option<i64>, Failure> {
-    let mut wire = Wire::greet(config, node, within)?;
+    let mut wire = Wire::connect(config, node, within)?;
     let kind = wire.ask(&[b"TYPE", key])?;
     let Value::Integer(left) = wire.ask(&[b"PTTL", key])? else {
         return Err(Failure::Strange);

@@ -83,21 +83,21 @@ impl Wire {
     }
 
     /// Connects as the locks do: authenticated, and to their database.
-    pub fn greet(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
-        Wire::open(config, node, within)?.greeted(config, node)
+    pub fn connect(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
+        Wire::open(config, node, within)?.handshake(config, node)
     }
 
-    /// As [`greet`](Wire::greet), at one of the addresses of its name.
-    pub fn greet_at(
+    /// As [`connect`](Wire::greet), at one of the addresses of its name.
+    pub fn connect_at(
         config: &Config,
         node: usize,
         address: SocketAddr,
         within: Duration,
     ) -> Result<Wire, Failure> {
-        Wire::over(config.dial_at(node, address, within))?.greeted(config, node)
+        Wire::over(config.dial_at(node, address, within))?.handshake(config, node)
     }
 
-    fn greeted(mut self, config: &Config, node: usize) -> Result<Wire, Failure> {
+    fn handshake(mut self, config: &Config, node: usize) -> Result<Wire, Failure> {
         let wire = &mut self;
         let master = config.master(node);
         if let Some(password) = master.password {

@@ -704,7 +704,7 @@ mod tests {
     }
 
     /// Name, id, four empty sections, time, two missing commands, and probe.
-    const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+    const HANDSHAKE_REPLIES: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
     /// A master that grants one lock. Returns its connection, to be read by the test.
@@ -713,7 +713,7 @@ mod tests {
         let url = format!("redis://{}?restart_guard=off", server.local_addr().unwrap());
         let serve = std::thread::spawn(move || {
             let (mut client, _) = server.accept().unwrap();
-            for answer in [GREETING, b"+OK\r\n"] {
+            for answer in [HANDSHAKE_REPLIES, b"+OK\r\n"] {
                 assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
                 client.write_all(answer).unwrap();
             }

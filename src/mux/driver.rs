@@ -619,7 +619,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     /// Name, id, four empty sections, time, two missing commands, and probe.
-    const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+    const HANDSHAKE_REPLIES: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
     /// A server that completes the handshake and grants one lock, and an address without a server.
@@ -629,7 +629,7 @@ mod tests {
         let address = alive.local_addr().unwrap();
         let serve = move || {
             let (mut client, _) = alive.accept().unwrap();
-            for answer in [GREETING, b"+OK\r\n"] {
+            for answer in [HANDSHAKE_REPLIES, b"+OK\r\n"] {
                 assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
                 client.write_all(answer).unwrap();
             }
@@ -662,7 +662,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
-            for answer in [GREETING, b"+OK\r\n+OK\r\n+OK\r\n"] {
+            for answer in [HANDSHAKE_REPLIES, b"+OK\r\n+OK\r\n+OK\r\n"] {
                 assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
                 client.write_all(answer).unwrap();
             }
@@ -719,7 +719,7 @@ mod tests {
     /// R17: what was left unread when the node owed nothing precedes the next command.
     #[test]
     fn bytes_that_were_left_unread_are_looked_at_before_a_command() {
-        let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
+        let (mut driver, mut poll, server) = connected(&[HANDSHAKE_REPLIES, b"+OK\r\n"]);
         let mut events = Events::with_capacity(8);
         while !driver.engine.operations().has_done() {
             turn(&mut driver, &mut poll, &mut events);
@@ -741,7 +741,7 @@ mod tests {
     /// A server's time is compared with a reading that is not older than it.
     #[test]
     fn clock_is_read_again_before_a_servers_time_is_looked_at() {
-        let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
+        let (mut driver, mut poll, server) = connected(&[HANDSHAKE_REPLIES, b"+OK\r\n"]);
         let mut events = Events::with_capacity(8);
         let mut is_told = false;
         while !driver.engine.operations().has_done() {
@@ -820,7 +820,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
             assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
-            client.write_all(GREETING).unwrap();
+            client.write_all(HANDSHAKE_REPLIES).unwrap();
             told.recv().unwrap();
             client.write_all(b"+OK\r\n").unwrap();
             client
@@ -855,7 +855,7 @@ mod tests {
             turn(&mut driver, &mut poll, &mut events);
         }
         assert!(server.read(&mut [0; 4_096]).unwrap() > 0);
-        server.write_all(GREETING).unwrap();
+        server.write_all(HANDSHAKE_REPLIES).unwrap();
         while !driver.engine.node(0).is_idle() {
             turn(&mut driver, &mut poll, &mut events);
         }

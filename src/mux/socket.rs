@@ -130,7 +130,7 @@ impl Socket {
             if !self.unsent.is_empty() {
                 send_rest(&mut self.stream, &mut self.unsent)?;
             }
-            match tls.shake_hands(&mut self.stream, &mut self.unsent)? {
+            match tls.handshake(&mut self.stream, &mut self.unsent)? {
                 TlsProgress::Waiting => return Ok(Stage::Shaking),
                 TlsProgress::Unread => return Ok(Stage::ShakingUnread),
                 TlsProgress::Over => {}

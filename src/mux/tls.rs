@@ -33,9 +33,9 @@ pub(super) struct TlsFailure {
 }
 
 impl TlsFailure {
-    /// `is_greeted`: whether the server had chosen a version of TLS before.
-    fn of(error: &rustls::Error, is_greeted: bool) -> TlsFailure {
-        let kind = kind_of(error, is_greeted);
+    /// `has_version`: whether the server had chosen a version of TLS before.
+    fn of(error: &rustls::Error, has_version: bool) -> TlsFailure {
+        let kind = kind_of(error, has_version);
         let message = match (error, kind) {
             (rustls::Error::InvalidCertificate(error), _) => words_of_certificate(error),
             (_, TlsErrorKind::NotTls) => {
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// Does what can be done of the handshake, once the socket is connected.
-    pub(super) fn shake_hands(
+    pub(super) fn handshake(
         &mut self,
         stream: &mut Stream,
         unsent: &mut BytesMut,
@@ -282,8 +282,8 @@ pub(super) fn blocking<S: Read + Write>(node: &NodeTls, mut stream: S) -> io::Re
     // Each iteration moves a byte at least, before the stream's deadline.
     while session.is_handshaking() {
         if let Err(error) = session.complete_io(&mut stream) {
-            let is_greeted = session.protocol_version().is_some();
-            return Err(with_kind(last_words(&mut session, &mut stream, error), is_greeted));
+            let has_version = session.protocol_version().is_some();
+            return Err(with_kind(last_words(&mut session, &mut stream, error), has_version));
         }
     }
     Ok(Blocking(StreamOwned::new(session, stream)))
@@ -306,26 +306,26 @@ fn last_words(
 }
 
 /// In place of an error of rustls, a [`TlsFailure`].
-fn with_kind(error: io::Error, is_greeted: bool) -> io::Error {
+fn with_kind(error: io::Error, has_version: bool) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner.map(|inner| TlsFailure::of(inner, is_greeted)) {
+    match inner.map(|inner| TlsFailure::of(inner, has_version)) {
         Some(failure) => io::Error::new(ErrorKind::InvalidData, failure),
         None => error,
     }
 }
 
-/// `is_greeted`: whether the server had chosen a version of TLS before.
-fn kind_of(error: &rustls::Error, is_greeted: bool) -> TlsErrorKind {
+/// `has_version`: whether the server had chosen a version of TLS before.
+fn kind_of(error: &rustls::Error, has_version: bool) -> TlsErrorKind {
     use AlertDescription as Alert;
     match error {
         rustls::Error::InvalidCertificate(error) => kind_of_certificate(error),
         rustls::Error::NoCertificatesPresented => TlsErrorKind::Untrusted,
         rustls::Error::PeerIncompatible(_) => TlsErrorKind::Version,
-        rustls::Error::InvalidMessage(_) if !is_greeted => TlsErrorKind::NotTls,
+        rustls::Error::InvalidMessage(_) if !has_version => TlsErrorKind::NotTls,
         rustls::Error::AlertReceived(alert) => match alert {
             Alert::ProtocolVersion | Alert::InsufficientSecurity => TlsErrorKind::Version,
             // Up to TLS 1.2 it also means a missing certificate.
-            Alert::HandshakeFailure if !is_greeted => TlsErrorKind::Version,
+            Alert::HandshakeFailure if !has_version => TlsErrorKind::Version,
             Alert::HandshakeFailure
             | Alert::CertificateRequired
             | Alert::NoCertificate
@@ -441,8 +441,8 @@ mod tests {
     }
 
     impl Client {
-        fn shake_hands(&mut self) -> TlsProgress {
-            self.session.shake_hands(&mut self.stream, &mut self.unsent).unwrap()
+        fn handshake(&mut self) -> TlsProgress {
+            self.session.handshake(&mut self.stream, &mut self.unsent).unwrap()
         }
 
         fn receive(&mut self, reader: &mut ReplyReader) -> Received {
@@ -500,7 +500,7 @@ mod tests {
     fn plaintext_that_a_read_leaves_is_received_without_another_record() {
         let (mut client, mut socket) = connect();
         let mut server = server();
-        while !matches!(client.shake_hands(), TlsProgress::Over) {
+        while !matches!(client.handshake(), TlsProgress::Over) {
             serve(&mut server, &mut socket);
         }
         // The end of the handshake leaves with it.
@@ -533,12 +533,12 @@ mod tests {
     #[test]
     fn turn_of_a_handshake_reads_a_bounded_number_of_times() {
         let (mut client, mut socket) = connect();
-        assert!(matches!(client.shake_hands(), TlsProgress::Waiting));
+        assert!(matches!(client.handshake(), TlsProgress::Waiting));
         // The begin of a ServerHello with 65,520 bytes, a byte in each record.
         let message = [2, 0, 0xff, 0xf0].into_iter().chain(std::iter::repeat_n(0, 14_000));
         let records: Vec<u8> = message.flat_map(|byte| [22, 3, 3, 0, 1, byte]).collect();
         socket.write_all(&records).unwrap();
         // After that, rustls refuses more.
-        assert!(matches!(client.shake_hands(), TlsProgress::Unread));
+        assert!(matches!(client.handshake(), TlsProgress::Unread));
     }
 }

@@ -387,7 +387,7 @@ fn taker_that_is_new_repeats_the_release_of_what_has_no_name() {
         giver.drain();
         giver.greet_once(node); // CLIENT SETNAME
         giver.greet_with(node, server_error(ServerErrorKind::Permission)); // CLIENT ID
-        giver.greet(node);
+        giver.start_handshake(node);
     }
     assert_eq!(giver.drain(), []);
     let lease = locked_by_two(&mut giver);

@@ -88,7 +88,7 @@ fn restarted_server_is_not_said_to_wait_for_a_sighting() {
         assert!(scenario.greet_once(0));
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.try_lock();
     scenario.drain_looked();
     scenario.reply(0, Reply::Ok);
@@ -529,7 +529,7 @@ fn unfit_server_is_refused_and_asked_again_later() {
         for node in [1, 0] {
             scenario.engine.handle_node(scenario.now, node, NodeEvent::Connected);
             scenario.drain();
-            scenario.greet(node);
+            scenario.start_handshake(node);
         }
         let status = scenario.engine.statuses().next().unwrap();
         assert_eq!(status.state, NodeState::BackOff, "{reason}");
@@ -628,7 +628,7 @@ fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
         for _ in 0..4 {
             scenario.greet_with(0, server_error(ServerErrorKind::Permission));
         }
-        scenario.greet(0);
+        scenario.start_handshake(0);
         assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Unidentified, QUARANTINE)));
         scenario.pass(QUARANTINE);
         assert!(is_granted(&mut scenario, 1));
@@ -956,7 +956,7 @@ fn clock_that_is_kept_secret_costs_nothing() {
         scenario.greet_once(0);
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.pass(SECOND);
     scenario.try_lock();
     // Its role is looked at all the same.

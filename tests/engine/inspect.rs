@@ -160,7 +160,7 @@ fn nodes_that_are_not_connected_are_waited_for_within_limits() {
     let acted = scenario.drain();
     assert_eq!(acted, ALL.map(Acted::Connect));
     scenario.connect(0);
-    scenario.greet(0);
+    scenario.start_handshake(0);
     assert_eq!(scenario.drain(), [Acted::Inspect(vec![0])]);
     scenario.reply(0, Reply::Integer(0));
     scenario.nothing_done();

@@ -705,7 +705,7 @@ fn silence_is_doubted_before_the_shortest_lock_ends() {
     for node in ALL {
         s.engine.handle_node(s.now, node, NodeEvent::Connected);
         s.drain();
-        s.greet(node);
+        s.start_handshake(node);
         s.drain();
         while s.engine.statuses().nth(node).unwrap().in_flight > 0 {
             s.reply(node, Reply::Integer(1));

@@ -224,7 +224,7 @@ fn clock_and_role_that_were_hidden_are_looked_at_when_another_connection_shows_t
     scenario.greet_once(0); // name
     scenario.greet_once(0); // id
     (0..5).for_each(|_| scenario.greet_with(0, forbidden())); // four sections, and the time
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.pass(MS);
     scenario.try_lock();
     assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);

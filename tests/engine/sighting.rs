@@ -220,7 +220,7 @@ fn connect_told(scenario: &mut Scenario, reply: Reply) -> Option<Quarantine> {
         scenario.greet_once(0);
     }
     scenario.greet_with(0, reply);
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.drain();
     quarantine(scenario)
 }
@@ -261,7 +261,7 @@ fn time_that_is_refused_gives_no_sighting() {
         scenario.greet_once(0);
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.drain();
     assert_eq!(promoted(quarantine(scenario)), Some((QUARANTINE, ANEW)));
     assert_eq!(scenario.sightings, [None]);

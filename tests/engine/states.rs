@@ -246,7 +246,7 @@ fn connected_after_an_idle_caller_overslept_gets_a_fresh_deadline() {
     assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.state(0), NodeState::Handshaking);
-    scenario.greet(0);
+    scenario.start_handshake(0);
     assert_eq!(scenario.state(0), NodeState::Ready);
 }
 
@@ -264,7 +264,7 @@ fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         scenario.greet_with(0, server_error(kind));
-        scenario.greet(0);
+        scenario.start_handshake(0);
         assert_eq!(scenario.state(0), state, "{kind}");
     }
 }
@@ -675,7 +675,7 @@ fn expired_debt_of_a_connection_without_a_number_is_settled() {
     scenario.drain();
     scenario.greet_once(0);
     scenario.greet_with(0, server_error(ServerErrorKind::UnknownCommand));
-    scenario.greet(0);
+    scenario.start_handshake(0);
     scenario.try_lock();
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
@@ -1778,7 +1778,7 @@ fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
                         connects += 1;
                         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
                     }
-                    Acted::Probe(0) => scenario.greet(0),
+                    Acted::Probe(0) => scenario.start_handshake(0),
                     Acted::Release(nodes, _) if nodes.contains(&0) => {
                         scenario.reply(0, reply.clone());
                     }
@@ -1805,7 +1805,7 @@ fn backing_off_node_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
                     connects += 1;
                     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
                 }
-                Acted::Probe(0) => scenario.greet(0),
+                Acted::Probe(0) => scenario.start_handshake(0),
                 Acted::Kill(0, _) => scenario.reply(0, Reply::Integer(1)),
                 Acted::Release(nodes, _) => scenario.replies(nodes, Reply::Integer(1)),
                 Acted::Set(nodes, _) if nodes.contains(&0) => {

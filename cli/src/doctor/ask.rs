@@ -157,13 +157,12 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
         return Err(Obstacle::NeedsPassword);
     }
     let is_open = door == Door::Open;
-    let mut wire = Wire::greet(config, node, QUESTIONS_WITHIN.saturating_add(plan.watch)).map_err(
-        |failure| match failure.refusal() {
+    let mut wire = Wire::connect(config, node, QUESTIONS_WITHIN.saturating_add(plan.watch))
+        .map_err(|failure| match failure.refusal() {
             Some(RefusalKind::MaxClients) => Obstacle::MaxClients,
             Some(RefusalKind::Auth | RefusalKind::NoPassword) => Obstacle::Auth(failure),
             _ => Obstacle::Unreachable(failure),
-        },
-    )?;
+        })?;
     let common = config.common();
     let mut said = questions(&mut wire, plan, common.flush_marker, is_open);
     if let Ok(said) = &mut said {
@@ -193,7 +192,7 @@ fn servers(config: &Config, node: usize) -> Vec<(SocketAddr, String)> {
         return Vec::new();
     }
     let run_id = |address: SocketAddr| {
-        let mut wire = Wire::greet_at(config, node, address, within).ok()?;
+        let mut wire = Wire::connect_at(config, node, address, within).ok()?;
         let info = wire.ask(&[b"INFO", b"server"]).ok()?;
         Some((address, fields(&text(info)).remove("run_id")?))
     };
@@ -402,7 +401,7 @@ fn apart_trials() -> [Trial<'static>; 2] {
 /// Each on a connection of its own. Any reply but a refusal will do.
 fn refused_apart(config: &Config, node: usize) -> Vec<Refused> {
     let refused = |(right, words): Trial<'static>| {
-        let mut wire = Wire::greet(config, node, config.common().connect_timeout).ok()?;
+        let mut wire = Wire::connect(config, node, config.common().connect_timeout).ok()?;
         let failure = wire.ask(&words).err().filter(|failure| failure.refusal().is_some())?;
         Some(Refused { right, failure })
     };

@@ -24,7 +24,7 @@ pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, T
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// Password, database or name of a connection: `+OK` is the answer.
-    Greeting,
+    Handshake,
     ClientId,
     Info(Section),
     Time,
@@ -84,7 +84,9 @@ impl From<&Command<'_>> for Asked {
     #[inline]
     fn from(command: &Command<'_>) -> Asked {
         match command {
-            Command::Authenticate(_) | Command::Select { .. } | Command::SetName => Asked::Greeting,
+            Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
+                Asked::Handshake
+            }
             Command::ClientId => Asked::ClientId,
             Command::Info(section) => Asked::Info(*section),
             Command::Time => Asked::Time,
@@ -128,7 +130,7 @@ impl About<'_> {
     #[inline]
     pub fn answer(&self, asked: Asked) -> Option<Reply> {
         Some(match asked {
-            Asked::Greeting => Reply::Ok,
+            Asked::Handshake => Reply::Ok,
             Asked::ClientId => Reply::Integer(self.connection),
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),

@@ -79,7 +79,7 @@ pub struct Scenario {
     /// How many connections there have been: a server tells each by its number.
     connections: i64,
     /// What nodes were asked in their handshakes and have not answered.
-    greetings: Vec<VecDeque<Asked>>,
+    handshakes: Vec<VecDeque<Asked>>,
     /// Whether nodes are taken to have the commands of every kind of lock, so that nothing stands
     /// before the first lock of a kind.
     pub is_tried: bool,
@@ -135,7 +135,7 @@ impl Scenario {
             sight_answer: Reply::Ok,
             nodes,
             connections: 0,
-            greetings: vec![VecDeque::new(); nodes],
+            handshakes: vec![VecDeque::new(); nodes],
             is_tried: true,
             channel: Vec::new(),
             said: Vec::new(),
@@ -181,7 +181,7 @@ impl Scenario {
     pub fn connect(&mut self, node: usize) {
         self.engine.handle_node(self.now, node, NodeEvent::Connected);
         assert_eq!(self.drain_to_probe(node), [Acted::Hello(node), Acted::Probe(node)]);
-        self.greet(node);
+        self.start_handshake(node);
     }
 
     /// All actions up to the last of the handshake.
@@ -194,13 +194,13 @@ impl Scenario {
     }
 
     /// Answers the handshake that the node was sent, to its end.
-    pub fn greet(&mut self, node: usize) {
+    pub fn start_handshake(&mut self, node: usize) {
         while self.greet_once(node) {}
     }
 
     /// Answers one step of the handshake; `false` if there is none left.
     pub fn greet_once(&mut self, node: usize) -> bool {
-        let Some(asked) = self.greetings[node].pop_front() else {
+        let Some(asked) = self.handshakes[node].pop_front() else {
             return false;
         };
         self.connections += i64::from(asked == Asked::ClientId);
@@ -232,7 +232,7 @@ impl Scenario {
 
     /// Answers the next step of the handshake in another way.
     pub fn greet_with(&mut self, node: usize, reply: Reply) {
-        self.greetings[node].pop_front().expect("a step of the handshake is open");
+        self.handshakes[node].pop_front().expect("a step of the handshake is open");
         self.reply(node, reply);
     }
 
@@ -379,7 +379,7 @@ impl Scenario {
                 return self.take_action();
             }
             Action::Close { node } => {
-                self.greetings[node].clear();
+                self.handshakes[node].clear();
                 Acted::Close(node)
             }
             Action::Send { nodes, command } => {
@@ -405,13 +405,13 @@ impl Scenario {
                 }
                 // Outside a handshake, which it is never without, it is a look at the clocks.
                 match asked {
-                    _ if !self.greetings[nodes[0]].is_empty() => {}
+                    _ if !self.handshakes[nodes[0]].is_empty() => {}
                     Asked::Time => return Some(Acted::Time(nodes)),
                     Asked::Info(_) => return Some(Acted::Role(nodes)),
                     _ => {}
                 }
-                self.greetings[nodes[0]].push_back(asked);
-                match (asked, self.greetings[nodes[0]].len()) {
+                self.handshakes[nodes[0]].push_back(asked);
+                match (asked, self.handshakes[nodes[0]].len()) {
                     (Asked::Try(_), _) => Acted::Probe(nodes[0]),
                     (_, 1) => Acted::Hello(nodes[0]),
                     _ => return self.take_action(),
@@ -519,7 +519,7 @@ fn form_words(form: &KindCommand<'_>) -> String {
 
 fn is_of_a_handshake(asked: Asked) -> bool {
     match asked {
-        Asked::Greeting
+        Asked::Handshake
         | Asked::ClientId
         | Asked::Info(_)
         | Asked::Time
