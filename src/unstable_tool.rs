@@ -37,7 +37,7 @@ pub fn reason(loss: &Loss) -> String {
 }
 
 /// Where a master listens.
-pub enum Place {
+pub enum MasterEndpoint {
     /// At a port of a host.
     Tcp {
         /// A name or an address.
@@ -67,7 +67,7 @@ pub struct MasterSettings<'a> {
     /// Without credentials.
     pub address: &'a str,
     /// Where it listens.
-    pub place: Place,
+    pub endpoint: MasterEndpoint,
     /// The user to log in as, if it is not the default one.
     pub user: Option<&'a str>,
     /// The password to log in with.
@@ -186,18 +186,20 @@ impl ConfigExt for Config {
         let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } = of;
         MasterSettings {
             address,
-            place: match target {
+            endpoint: match target {
                 Target::Address(address) => {
-                    Place::Tcp { host: address.ip().to_string(), port: address.port() }
+                    MasterEndpoint::Tcp { host: address.ip().to_string(), port: address.port() }
                 }
-                Target::Name { host, port } => Place::Tcp { host: host.clone(), port: *port },
-                Target::Unix(path) => Place::Unix(path.clone()),
+                Target::Name { host, port } => {
+                    MasterEndpoint::Tcp { host: host.clone(), port: *port }
+                }
+                Target::Unix(path) => MasterEndpoint::Unix(path.clone()),
                 Target::Sentinel(sentinels) => {
                     let (host, port) = sentinels.hosts[0].clone();
                     let Sentinels { service, user, password, .. } = &**sentinels;
                     let (service, user) = (service.clone(), user.clone());
                     let has_password = password.is_some();
-                    Place::Sentinel { host, port, service, user, has_password }
+                    MasterEndpoint::Sentinel { host, port, service, user, has_password }
                 }
             },
             user: user.as_deref(),

@@ -203,10 +203,10 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
         Err(failure) => return format!("queue on {address}: unknown: {failure}\n"),
     };
     let mut text = format!("queue on {address}: {}\n", queue.length);
-    for (place, entry) in queue.entries.iter().enumerate() {
+    for (position, entry) in queue.entries.iter().enumerate() {
         let client = entry.client.as_deref().unwrap_or("another client library");
         let listens = if entry.listens { "listening" } else { "not listening" };
-        text.push_str(&format!("  {place}  {client}  {listens}\n"));
+        text.push_str(&format!("  {position}  {client}  {listens}\n"));
     }
     if queue.more() > 0 {
         text.push_str(&format!("  and {} more\n", queue.more()));
@@ -343,9 +343,9 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
 }
 
 fn queue_as_json(queue: &Queue) -> Value {
-    let entry = |(place, Entry { client, listens }): (usize, &Entry)| {
+    let entry = |(position, Entry { client, listens }): (usize, &Entry)| {
         let listens = *listens;
-        json!({ "place": place, "client": client, "listens": listens })
+        json!({ "place": position, "client": client, "listens": listens })
     };
     let entries: Vec<_> = queue.entries.iter().enumerate().map(entry).collect();
     json!({"length": queue.length, "entries": entries, "more": queue.more()})

@@ -243,7 +243,7 @@ impl Sources<'_> {
             return Ok(Some(variable));
         }
         let in_file = |(file, value): (&File, &Value)| {
-            Ok((file.place_of(setting), file.text(setting, value)?))
+            Ok((file.setting_name(setting), file.text(setting, value)?))
         };
         self.in_file(setting).map(in_file).transpose()
     }
@@ -325,7 +325,7 @@ impl File {
         text.ok_or_else(|| format!("{}: {setting} is not a text", self.path.display()))
     }
 
-    fn place_of(&self, setting: &str) -> String {
+    fn setting_name(&self, setting: &str) -> String {
         format!("{}: {setting}", self.path.display())
     }
 
@@ -334,7 +334,7 @@ impl File {
             return Ok(Vec::new());
         };
         let urls = nodes.as_array().and_then(|all| all.iter().map(Value::as_str).collect());
-        urls.ok_or_else(|| format!("{} is not a list of texts", self.place_of("nodes")))
+        urls.ok_or_else(|| format!("{} is not a list of texts", self.setting_name("nodes")))
     }
 
     /// The masters. Those without credentials get the user and the password of the file.
@@ -353,7 +353,7 @@ impl File {
         // A relative path begins at the folder of this file.
         let path = self.path.parent().unwrap_or(Path::new("")).join(path);
         // By mistake, the setting may be the password.
-        let setting = self.place_of("password_file");
+        let setting = self.setting_name("password_file");
         let password = match fs::metadata(&path) {
             Ok(_) => read(&path)?,
             Err(error) => return Err(format!("{setting}: {error}")),

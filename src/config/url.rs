@@ -310,13 +310,13 @@ fn parse_tls(scheme: &str, rest: &str) -> Result<NodeUrl, String> {
 struct Parts<'a> {
     credentials: Option<&'a str>,
     /// Where the server is.
-    place: &'a str,
+    endpoint: &'a str,
     query: Option<&'a str>,
     has_fragment: bool,
 }
 
 /// The last @ ends the credentials, so that a password may hold almost anything unencoded.
-fn split<'a>(rest: &'a str, is_place: fn(&str) -> bool) -> Result<Parts<'a>, String> {
+fn split<'a>(rest: &'a str, is_endpoint: fn(&str) -> bool) -> Result<Parts<'a>, String> {
     let (credentials, rest) = match rest.rsplit_once('@') {
         Some((credentials, rest)) => (Some(credentials), rest),
         None => (None, rest),
@@ -329,15 +329,15 @@ fn split<'a>(rest: &'a str, is_place: fn(&str) -> bool) -> Result<Parts<'a>, Str
         ends.any(|(at, end)| {
             let (credentials, before) = text[..at].rsplit_once('@').unwrap_or(("", &text[..at]));
             let is_sure = end != "/" || !credentials.is_empty() && before.contains(':');
-            is_sure && is_place(before)
+            is_sure && is_endpoint(before)
         })
     };
     if credentials.is_some_and(has_ended) {
         return Err(UNCLEAR.to_owned());
     }
     let (rest, fragment) = split_optional(rest, '#');
-    let (place, query) = split_optional(rest, '?');
-    Ok(Parts { credentials, place, query, has_fragment: fragment.is_some() })
+    let (endpoint, query) = split_optional(rest, '?');
+    Ok(Parts { credentials, endpoint, query, has_fragment: fragment.is_some() })
 }
 
 impl<'a> Parts<'a> {
@@ -384,7 +384,7 @@ fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>),
     let parts = Parts::of_tcp(rest)?;
     parts.check_fragment()?;
     let (mut parameters, for_tls) = Parameters::parse(parts.query, known)?;
-    let (authority, path) = split_optional(parts.place, '/');
+    let (authority, path) = split_optional(parts.endpoint, '/');
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     if let Some(db) = path.filter(|path| !path.is_empty()) {
         parameters.db = parse_db(db)?;
@@ -412,7 +412,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
     parts.check_fragment()?;
     let known = [&["db", "sentinel_user", "sentinel_password"], known].concat();
     let (mut parameters, for_tls) = Parameters::parse(parts.query, &known)?;
-    let (authorities, service) = split_optional(parts.place, '/');
+    let (authorities, service) = split_optional(parts.endpoint, '/');
     let service = parse_service(service.unwrap_or_default())?;
     let hosts = parse_sentinels(authorities)?;
     if hosts.len() > SENTINELS_MAX {
@@ -433,7 +433,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     let parts = Parts::of_unix(rest)?;
     parts.check_fragment()?;
-    let path = parse_path(parts.place)?;
+    let path = parse_path(parts.endpoint)?;
     let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard", "durable"])?;
     parts.url(Endpoint::Unix(path), parameters)
 }
@@ -567,23 +567,23 @@ fn understood(url: &str) -> String {
     let Some((scheme, rest)) = known else {
         return String::new();
     };
-    let shown = format!("{scheme}{}", place(scheme, rest).unwrap_or_else(|_| "..".to_owned()));
+    let shown = format!("{scheme}{}", endpoint(scheme, rest).unwrap_or_else(|_| "..".to_owned()));
     shown.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-fn place(scheme: &str, rest: &str) -> Result<String, String> {
+fn endpoint(scheme: &str, rest: &str) -> Result<String, String> {
     let scheme = scheme.trim_end_matches("://");
     if is_unix(scheme) {
-        return Ok(parse_path(Parts::of_unix(rest)?.place)?.display().to_string());
+        return Ok(parse_path(Parts::of_unix(rest)?.endpoint)?.display().to_string());
     }
     if scheme.ends_with("sentinel") {
-        let (authorities, service) = split_optional(Parts::of_sentinel(rest)?.place, '/');
+        let (authorities, service) = split_optional(Parts::of_sentinel(rest)?.endpoint, '/');
         let service = parse_service(service.unwrap_or_default())?;
         let hosts = parse_sentinels(authorities)?;
         let sentinels = Sentinels { hosts, service, user: None, password: None };
         return Ok(Endpoint::Sentinel(sentinels).to_string());
     }
-    let authority = split_optional(Parts::of_tcp(rest)?.place, '/').0;
+    let authority = split_optional(Parts::of_tcp(rest)?.endpoint, '/').0;
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     Ok(Endpoint::Tcp { host, port }.to_string())
 }

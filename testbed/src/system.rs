@@ -25,8 +25,8 @@ impl Folder {
     /// Makes a folder for `test`, in memory if the system has such a place.
     pub fn create(test: &str) -> Folder {
         let name = format!("muxlock-{}-{test}", std::process::id());
-        let places = ["/dev/shm".into(), env::temp_dir()];
-        let made = places.map(|place: std::path::PathBuf| place.join(&name));
+        let folders = ["/dev/shm".into(), env::temp_dir()];
+        let made = folders.map(|folder: std::path::PathBuf| folder.join(&name));
         let path = made.into_iter().find(|path| fs::create_dir(path).is_ok());
         Folder(path.expect("a folder for temporary files"))
     }

@@ -22,7 +22,7 @@ impl Spread {
     }
 
     pub fn add(&mut self, time: Duration) {
-        self.counts[place(time)] += 1;
+        self.counts[bucket_of(time)] += 1;
         self.max = self.max.max(time);
     }
 
@@ -61,7 +61,7 @@ impl Spread {
     }
 }
 
-fn place(time: Duration) -> usize {
+fn bucket_of(time: Duration) -> usize {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let Some(exponent) = nanos.checked_div(PARTS).and_then(u64::checked_ilog2) else {
         return nanos as usize;
@@ -87,10 +87,10 @@ mod tests {
     fn bucket_is_narrow_and_has_its_times() {
         for nanos in (0..200).chain([999, 1_000, 123_456, 7_654_321, 59_999_999_999]) {
             let time = Duration::from_nanos(nanos);
-            let end = upper_end(place(time));
+            let end = upper_end(bucket_of(time));
             assert!(end >= time && end.as_nanos() <= u128::from(nanos + nanos / 32), "{nanos}");
         }
-        assert_eq!(place(Duration::MAX), BUCKETS - 1);
+        assert_eq!(bucket_of(Duration::MAX), BUCKETS - 1);
         assert!((1..BUCKETS).all(|at| upper_end(at) > upper_end(at - 1)));
     }
 

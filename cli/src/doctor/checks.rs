@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
-use muxlock::unstable_tool::{CommonSettings, MasterSettings, Place};
+use muxlock::unstable_tool::{CommonSettings, MasterEndpoint, MasterSettings};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
@@ -418,7 +418,7 @@ impl Findings<'_> {
     }
 
     fn has_sentinels(&self) -> bool {
-        matches!(self.subject.master.place, Place::Sentinel { .. })
+        matches!(self.subject.master.endpoint, MasterEndpoint::Sentinel { .. })
     }
 
     /// Whether a master that is cut off stops to write before another one is promoted.
@@ -518,7 +518,7 @@ impl Findings<'_> {
 
     /// It answers without a password.
     fn open(&mut self, said: &Said) {
-        let Place::Tcp { host, .. } = &self.subject.master.place else {
+        let MasterEndpoint::Tcp { host, .. } = &self.subject.master.endpoint else {
             return;
         };
         if !is_loopback(host) {

@@ -1,7 +1,7 @@
 //! What is wrong, and the command that mends it.
 
 use clap::ValueEnum;
-use muxlock::unstable_tool::{MasterSettings, Place, printable};
+use muxlock::unstable_tool::{MasterEndpoint, MasterSettings, printable};
 
 /// The kinds of findings. Their names are stable: scripts look for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -119,13 +119,13 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
         line.push(format!("-h \"$({asked} | head -n 1)\" -p \"$({asked} | tail -n 1)\""));
     }
     let mut add = |option: &str, value: &str| line.extend([option.to_owned(), quoted(value)]);
-    match &master.place {
-        Place::Tcp { host, port } => {
+    match &master.endpoint {
+        MasterEndpoint::Tcp { host, port } => {
             add("-h", host);
             add("-p", &port.to_string());
         }
-        Place::Unix(path) => add("-s", &path.to_string_lossy()),
-        Place::Sentinel { .. } => {}
+        MasterEndpoint::Unix(path) => add("-s", &path.to_string_lossy()),
+        MasterEndpoint::Sentinel { .. } => {}
     }
     if let (By::User, Some(user)) = (by, master.user) {
         add("--user", user);
@@ -137,7 +137,8 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
 
 /// The same for one of the master's Sentinels, if it has some: `words` and the name of the master.
 pub fn sentinel_cli(master: &MasterSettings<'_>, words: &str) -> Option<String> {
-    let Place::Sentinel { host, port, service, user, has_password } = &master.place else {
+    let MasterEndpoint::Sentinel { host, port, service, user, has_password } = &master.endpoint
+    else {
         return None;
     };
     let (host, service) = (quoted(host), quoted(service));
@@ -221,8 +222,8 @@ mod tests {
         assert_eq!(line("unix:///run/a%20b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
         let ask = "env -u REDISCLI_AUTH redis-cli -h s1 -p 26379 --raw \
                    SENTINEL GET-MASTER-ADDR-BY-NAME a";
-        let place = format!("-h \"$({ask} | head -n 1)\" -p \"$({ask} | tail -n 1)\"");
-        let expected = format!("redis-cli {place} --user app PING");
+        let endpoint = format!("-h \"$({ask} | head -n 1)\" -p \"$({ask} | tail -n 1)\"");
+        let expected = format!("redis-cli {endpoint} --user app PING");
         let url = "redis+sentinel://app:sesame@s1,s2/a";
         assert_eq!(line(url, By::User, &["PING"]), expected);
         let own = line(&format!("{url}?sentinel_user=s&sentinel_password=x"), By::User, &["PING"]);

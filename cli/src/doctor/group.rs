@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use muxlock::settings::RestartGuard;
-use muxlock::unstable_tool::{ConfigExt, Place};
+use muxlock::unstable_tool::{ConfigExt, MasterEndpoint};
 use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
@@ -137,9 +137,9 @@ fn same_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: &mu
 
 /// Masters of one machine fail together. Those of a developer's own machine are meant to.
 fn same_hosts(config: &Config, report: &mut Report) {
-    let host = |node| match config.master(node).place {
-        Place::Tcp { host, .. } => Some(host),
-        Place::Unix(_) | Place::Sentinel { .. } => None,
+    let host = |node| match config.master(node).endpoint {
+        MasterEndpoint::Tcp { host, .. } => Some(host),
+        MasterEndpoint::Unix(_) | MasterEndpoint::Sentinel { .. } => None,
     };
     let hosts: Vec<_> = (0..config.nodes()).map(host).collect();
     if hosts.iter().all(|host| host.as_deref().is_none_or(is_loopback)) {

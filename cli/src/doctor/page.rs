@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::unstable_tool::{ConfigExt, Place, printable};
+use muxlock::unstable_tool::{ConfigExt, MasterEndpoint, printable};
 use muxlock::{Config, quorum};
 use serde_json::{Value, json};
 
@@ -145,8 +145,12 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
         if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
             tail.push("The commands contain no password: set REDISCLI_AUTH before you run them.");
         }
-        let is_closed =
-            |node| matches!(config.master(node).place, Place::Sentinel { has_password: true, .. });
+        let is_closed = |node| {
+            matches!(
+                config.master(node).endpoint,
+                MasterEndpoint::Sentinel { has_password: true, .. }
+            )
+        };
         if (0..config.nodes()).any(is_closed) {
             tail.push("Set SENTINEL_AUTH to the password of the Sentinels.");
         }
@@ -188,10 +192,10 @@ fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
         Severity::Warning => Ink::Doubtful,
         Severity::Note => Ink::Faint,
     };
-    let place = finding.master.map_or("all masters", |node| config.master(node).address);
-    let place = printable(place);
+    let subject = finding.master.map_or("all masters", |node| config.master(node).address);
+    let subject = printable(subject);
     let severity = paint.ink(ink, &format!("{:7}", finding.severity.name()));
-    text.push_str(&format!("{severity}  {}  {place}\n", finding.id.name()));
+    text.push_str(&format!("{severity}  {}  {subject}\n", finding.id.name()));
     for line in wrap(&printable(&finding.why), WIDTH - INDENT.len()) {
         text.push_str(&format!("{INDENT}{line}\n"));
     }
