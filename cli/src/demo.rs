@@ -77,14 +77,14 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let urls: Vec<String> = masters.iter().map(url).collect();
     let redlock = client(&urls, RestartGuard::Off)?;
     let mut demo = Demo { page: Page::new(args.no_color), redlock, masters, urls, authority };
-    let told = demo.tell(args.seconds.map(Duration::from_secs));
-    let told = match told {
+    let shown = demo.show(args.seconds.map(Duration::from_secs));
+    let shown = match shown {
         Err(Stop::Failed(error)) => demo.page.check("the demo continues", Err(error.to_string())),
-        told => told,
+        shown => shown,
     };
     // A reader who closed the output did not see every check.
-    let is_told = told.and_then(|()| demo.page.sum_up()).is_ok();
-    match is_told && !demo.page.has_failed() {
+    let is_shown = shown.and_then(|()| demo.page.sum_up()).is_ok();
+    match is_shown && !demo.page.has_failed() {
         true => Ok(ExitCode::SUCCESS),
         false => Ok(ExitCode::FAILURE),
     }
@@ -100,7 +100,7 @@ fn client(urls: &[String], guard: RestartGuard) -> io::Result<Redlock> {
 }
 
 impl Demo {
-    fn tell(&mut self, limit: Option<Duration>) -> Result<(), Stop> {
+    fn show(&mut self, limit: Option<Duration>) -> Result<(), Stop> {
         self.meet_the_masters()?;
         let Some(mut lock) = self.acquire()? else {
             return self.page.say("Without a lock, the demo ends here.");
@@ -234,9 +234,9 @@ impl Demo {
             ("remaining after", after, ""),
             ("the call took", took, ""),
         ])?;
-        let told = "a quorum extended it, and more time remains than before";
+        let claim = "a quorum extended it, and more time remains than before";
         self.page.check(
-            told,
+            claim,
             match extended {
                 Ok(()) => truth(after > before, || format!("{} remains", time(after))),
                 Err(error) => Err(error.to_string()),
@@ -332,14 +332,14 @@ impl Demo {
         let watch = Stopwatch::start();
         let attempt = self.redlock.try_lock(RESOURCE, TTL);
         let took = watch.elapsed();
-        let told = format!(
+        let claim = format!(
             "the client gets \"unavailable\" promptly, within {}: after {}",
             whole_seconds(PROMPTLY),
             time(took)
         );
         let Err(error) = attempt else {
             let happened = "the lock was granted without a quorum";
-            return self.page.check(told, Err(happened.to_owned()));
+            return self.page.check(claim, Err(happened.to_owned()));
         };
         self.show_report(&error)?;
         self.page.say(format_args!(
@@ -348,7 +348,7 @@ impl Demo {
             time(NODE_TIMEOUT)
         ))?;
         self.page
-            .check(told, truth(error.is_unavailable() && took < PROMPTLY, || error.to_string()))?;
+            .check(claim, truth(error.is_unavailable() && took < PROMPTLY, || error.to_string()))?;
         let clean = wait_until(DRAIN_CAP, || Ok(self.keys_on(&left)? == 0))?;
         self.page.check(
             "the attempt left no key behind on the masters that are up",

@@ -125,15 +125,15 @@ impl Page {
     }
 
     /// Shows whether a claim is true, and counts the check.
-    pub fn check(&mut self, told: impl Display, truth: Truth) -> Result<(), Stop> {
+    pub fn check(&mut self, claim: impl Display, truth: Truth) -> Result<(), Stop> {
         self.checks += 1;
         self.begin(Block::Checks)?;
-        let told = told.to_string();
+        let claim = claim.to_string();
         match truth {
-            Ok(()) => self.paragraph(INDENT, "ok  ", Ink::Good, &told),
+            Ok(()) => self.paragraph(INDENT, "ok  ", Ink::Good, &claim),
             Err(happened) => {
                 self.failed += 1;
-                let expected = format!("expected: {told}");
+                let expected = format!("expected: {claim}");
                 self.paragraph(INDENT, "FAILED ", Ink::Bad, &expected)?;
                 let happened = format!("happened: {happened}");
                 self.paragraph("          ", "", Ink::Plain, &happened)

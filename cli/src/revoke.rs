@@ -172,13 +172,13 @@ impl Args {
         if answered < quorum {
             return (format!("unknown: only {answered} of {total} masters answered"), UNKNOWN);
         }
-        let kept = count(&[Did::NeverExpires]);
-        if taken + kept == 0 {
+        let endless = count(&[Did::NeverExpires]);
+        if taken + endless == 0 {
             return (format!("{holder} does not hold {resource}"), NOT_GONE);
         }
         if taken == 0 {
             let text = format!(
-                "{holder} keeps {resource} on {kept} of {total}, where its key never expires: use \
+                "{holder} keeps {resource} on {endless} of {total}, where its key never expires: use \
                  --now"
             );
             return (text, NOT_GONE);

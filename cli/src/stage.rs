@@ -138,8 +138,8 @@ impl Demo {
         let lock = match attempt {
             Ok(lock) => lock,
             Err(error) => {
-                let told = "a quorum of masters grants the lock";
-                self.page.check(told, Err(error.to_string()))?;
+                let claim = "a quorum of masters grants the lock";
+                self.page.check(claim, Err(error.to_string()))?;
                 return Ok(None);
             }
         };
@@ -230,8 +230,8 @@ impl Demo {
         let pairs = self.run_pairs(SAMPLE_PAIRS, None)?;
         let median = Latencies::new(pairs.acquisitions).median();
         let truth = pairs.failure.map_or(Ok(()), Err);
-        let told = format!("{SAMPLE_PAIRS} more locks, {when}: all granted and released");
-        self.page.check(told, truth)?;
+        let claim = format!("{SAMPLE_PAIRS} more locks, {when}: all granted and released");
+        self.page.check(claim, truth)?;
         Ok(median)
     }
 

@@ -172,7 +172,7 @@ fn order_that_is_taken_back_after_it_was_begun_is_given_up() {
 
 /// R31: the loss is reported before the validity ends, though no thread can renew.
 #[test]
-fn loss_is_told_in_time_when_another_thread_is_held_up_with_the_loop() {
+fn loss_is_reported_in_time_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();
     let redlock = client(&servers);
     let (sender, losses) = mpsc::channel();
@@ -372,7 +372,7 @@ fn forked_process_closes_nothing_of_its_parent() {
 
 /// R31: the thread that reports losses looks in time, though it already waits for another lock.
 #[test]
-fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
+fn loss_of_a_short_lock_is_reported_in_time_after_a_long_one() {
     let servers = servers();
     let redlock = client(&servers);
     let how = KeepAlive::default();

@@ -73,7 +73,7 @@ impl Driver {
         let addresses = &self.nodes[node].addresses;
         if let (Target::Name { .. }, 2..) = (&self.config.nodes[node].target, addresses.len()) {
             let address = addresses[address % addresses.len()].to_string();
-            self.tell_engine(node, NodeEvent::Trying(&address));
+            self.notify_engine(node, NodeEvent::Trying(&address));
         }
     }
 
@@ -124,7 +124,7 @@ impl Driver {
         connection.address = beside.address;
         connection.socket = Some(beside.socket);
         #[cfg(feature = "tls-no-provider")]
-        self.tell_engine(node, NodeEvent::Connecting(Phase::Connect));
+        self.notify_engine(node, NodeEvent::Connecting(Phase::Connect));
         true
     }
 

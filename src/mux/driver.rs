@@ -343,7 +343,7 @@ impl Driver {
     }
 
     /// Tells the engine what has happened to a node, at the time that it knows.
-    pub(super) fn tell_engine(&mut self, node: usize, event: NodeEvent<'_>) {
+    pub(super) fn notify_engine(&mut self, node: usize, event: NodeEvent<'_>) {
         let now = self.engine.last_now();
         self.engine.handle_node(now, node, event);
     }
@@ -423,7 +423,7 @@ impl Driver {
         };
         match socket.send(&self.batch[..count]) {
             Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
-            Ok(()) => self.tell_engine(node, NodeEvent::Blocked),
+            Ok(()) => self.notify_engine(node, NodeEvent::Blocked),
             Err(error) => self.send_failed(node, &error),
         }
     }
@@ -449,7 +449,7 @@ impl Driver {
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
             let connection = &self.nodes[node];
             let address = connection.addresses[connection.address % connection.addresses.len()];
-            self.tell_engine(node, NodeEvent::Located(&address.to_string()));
+            self.notify_engine(node, NodeEvent::Located(&address.to_string()));
         }
         self.note_trying(node, self.nodes[node].address);
         match self.dial(node, self.nodes[node].address) {
@@ -743,7 +743,7 @@ mod tests {
     fn clock_is_read_again_before_a_servers_time_is_looked_at() {
         let (mut driver, mut poll, server) = connected(&[HANDSHAKE_REPLIES, b"+OK\r\n"]);
         let mut events = Events::with_capacity(8);
-        let mut is_told = false;
+        let mut was_asked = false;
         while !driver.engine.operations().has_done() {
             poll.poll(&mut events, driver.due().map(|due| due.since(Clock.now()))).unwrap();
             let now = Clock.now();
@@ -754,13 +754,13 @@ mod tests {
                 while Clock.now().since(now) < busy {}
                 events.iter().for_each(|event| assert!(driver.handle_event(event)));
                 assert!(driver.engine.last_now().since(now) >= busy / 2);
-                is_told = true;
+                was_asked = true;
             } else {
                 events.iter().for_each(|event| assert!(driver.handle_event(event)));
             }
             driver.handle_timeout(driver.engine.last_now());
         }
-        assert!(is_told);
+        assert!(was_asked);
         drop(server.join().unwrap());
     }
 
@@ -816,12 +816,12 @@ mod tests {
         let mut events = Events::with_capacity(8);
         let config = config.config().unwrap();
         let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
-        let (go, told) = std::sync::mpsc::channel();
+        let (go, may_grant) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
             assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
             client.write_all(HANDSHAKE_REPLIES).unwrap();
-            told.recv().unwrap();
+            may_grant.recv().unwrap();
             client.write_all(b"+OK\r\n").unwrap();
             client
         });

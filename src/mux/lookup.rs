@@ -43,7 +43,8 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    /// Runs `look_up` on a thread of its own. It is told when its result is no longer wanted.
+    /// Runs `look_up` on a thread of its own. Its argument is disconnected when the result is no
+    /// longer wanted.
     pub(super) fn start(
         registry: &Registry,
         token: Token,
@@ -52,20 +53,20 @@ impl Lookup {
     ) -> Result<Lookup, Failed> {
         let registered = wakeup::register(registry, token);
         let (_wakeup, trigger) = registered.map_err(|error| Failed::disconnected(&error))?;
-        let (tell, found) = sync_channel(1);
+        let (sender, found) = sync_channel(1);
         let (_stop, stopped) = sync_channel(0);
         let run = move || {
             let failure = {
                 // Dropped in reverse order, also on a panic: the result is there before the poll
                 // reports it.
                 let _trigger: Trigger = trigger;
-                let tell = tell;
+                let sender = sender;
                 let found = look_up(&stopped);
                 let error = found.as_ref().and_then(|found| found.as_ref().err());
                 let failure = error.map(ToString::to_string);
                 // Sending fails only if the client is gone.
                 if let Some(found) = found {
-                    let _ = tell.send(found);
+                    let _ = sender.send(found);
                 }
                 failure
             };

@@ -129,7 +129,7 @@ impl Driver {
             None => self.ask_lookup(node),
         }
         if is_read_late {
-            self.tell_engine(node, NodeEvent::ReadingInTime);
+            self.notify_engine(node, NodeEvent::ReadingInTime);
         }
     }
 

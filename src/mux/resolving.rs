@@ -115,7 +115,7 @@ impl Driver {
         let at = located.addresses.iter().position(|address| Some(address) == next);
         connection.address = at.unwrap_or(0);
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
-            self.tell_engine(node, NodeEvent::Elected { master_for: located.master_for });
+            self.notify_engine(node, NodeEvent::Elected { master_for: located.master_for });
             let mut search = self.search_of(node);
             let address = Arc::clone(&self.config.nodes[node].address);
             let watch = move |stop: &_| search.watch(located, stop).map(Ok);

@@ -504,8 +504,8 @@ mod tests {
         let hosts = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>();
         // The first two agree.
         let url = format!("redis+sentinel://{},127.0.0.1:{port}/mymaster", hosts.join(","));
-        let (tell, asked) = sync_channel(1);
-        thread::spawn(move || tell.send(last.accept().is_ok()));
+        let (sender, asked) = sync_channel(1);
+        thread::spawn(move || sender.send(last.accept().is_ok()));
         let client = Builder::default().node(url).build().unwrap();
         // Only while a caller waits does the client connect again.
         let wait = |_: &_| drop(client.try_lock_for("any", SECOND, SECOND / 50));

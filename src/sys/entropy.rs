@@ -27,7 +27,7 @@ pub(crate) struct SystemEntropy {
     drawn: [[u8; TOKEN_RANDOM_BYTES]; DRAWN_MAX],
     /// Number of unused tokens: the first `left` entries of `drawn`.
     left: usize,
-    /// Tokens handed out since the last `forget`, and in the period before it.
+    /// Tokens given out since the last `forget`, and in the period before it.
     had: usize,
     had_before: usize,
     /// When the first of these tokens was asked for.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_out_is_not_drawn_together_with_what_comes_later() {
+    fn token_that_was_given_out_is_not_drawn_together_with_later_ones() {
         let mut entropy = SystemEntropy::new();
         entropy.had_before = 2;
         entropy.token(at(1_000)).unwrap();

@@ -13,7 +13,7 @@ use crate::{pause, within};
 const CHILD_CAP: Duration = Duration::from_secs(300);
 /// In the environment of a child of [`re_execute`].
 pub(crate) const CHILD_VARIABLE: &str = "MUXLOCK_TEST_CHILD";
-/// What a child tells its parent begins with this; the test harness prints as well.
+/// Lines from a child to its parent begin with this; the test harness prints as well.
 const CHILD_PREFIX: &str = "child: ";
 
 /// The command that runs this test alone in a process of its own, as a child.
@@ -80,7 +80,7 @@ pub fn is_child(test: &str) -> bool {
 }
 
 /// From the child to its parent.
-pub fn tell_parent(line: impl std::fmt::Display) {
+pub fn report_to_parent(line: impl std::fmt::Display) {
     // The harness has begun a line.
     println!("\n{CHILD_PREFIX}{line}");
 }
@@ -90,7 +90,7 @@ pub fn tell_parent(line: impl std::fmt::Display) {
 pub struct Again(Child);
 
 impl Again {
-    /// Starts it. What it tells is read with [`told`](Again::told).
+    /// Starts it. Its lines are read with [`lines`](Again::lines).
     #[track_caller]
     pub fn start(command: &mut Command) -> Again {
         Again(command.stdout(Stdio::piped()).spawn().expect("this test runs again"))
@@ -106,8 +106,8 @@ impl Again {
         self.0.stdin.take()
     }
 
-    /// What it tells, line by line, to the end of its output.
-    pub fn told(&mut self) -> impl Iterator<Item = String> + use<> {
+    /// Its lines to the parent, to the end of its output.
+    pub fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
         let output = self.0.stdout.take().expect("its output is piped, and read once");
         BufReader::new(output)
             .lines()
@@ -148,12 +148,12 @@ impl Drop for Again {
     }
 }
 
-/// Runs a child to its end; returns what it told.
+/// Runs a child to its end; returns its lines to the parent.
 #[track_caller]
 pub fn run_child(command: &mut Command) -> Vec<String> {
     let mut child = Again::start(command);
-    let told = child.told().collect();
+    let lines = child.lines().collect();
     let status = child.status();
     assert!(status.success(), "the child failed: {status}; see above");
-    told
+    lines
 }

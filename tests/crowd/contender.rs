@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::{Builder, LockErrorKind, LockGuard, Redlock, Waiter};
-use testbed::{PATIENT, SOON, TTL, all_ready, pause, tell_parent};
+use testbed::{PATIENT, SOON, TTL, all_ready, pause, report_to_parent};
 
 pub const KEY: &str = "invoice:42";
 /// How the parent passes a part to its child.
@@ -177,7 +177,7 @@ pub fn contend() {
     let part = Part::parse(&part);
     assert!(part.threads <= THREADS_MAX);
     let redlock = all_ready(&part.builder());
-    tell_parent(Event::Ready);
+    report_to_parent(Event::Ready);
     io::stdin().read_line(&mut String::new()).expect("the parent gives a sign");
     let waiter = redlock.waiter();
     let for_end = waiter.clone();
@@ -206,9 +206,9 @@ fn take_turns(thread: usize, part: &Part, waiter: &Waiter) {
                 grants += 1;
             }
             Err(error) if error.kind() == LockErrorKind::Cancelled => {
-                return tell_parent(Event::GaveUp { began, at: now() });
+                return report_to_parent(Event::GaveUp { began, at: now() });
             }
-            Err(error) => tell_parent(Event::Failed(error.to_string())),
+            Err(error) => report_to_parent(Event::Failed(error.to_string())),
         }
         if part.pause > Duration::ZERO {
             pause(part.pause);
@@ -219,7 +219,7 @@ fn take_turns(thread: usize, part: &Part, waiter: &Waiter) {
 fn hold(thread: usize, began: Duration, part: &Part, lock: LockGuard, is_kept: bool) {
     let at = now();
     let until = at + lock.remaining();
-    tell_parent(Event::Granted { thread, began, at, until });
+    report_to_parent(Event::Granted { thread, began, at, until });
     if is_kept {
         // Until the parent kills this process.
         loop {
@@ -229,7 +229,7 @@ fn hold(thread: usize, began: Duration, part: &Part, lock: LockGuard, is_kept: b
     if part.hold > Duration::ZERO {
         pause(part.hold);
     }
-    tell_parent(Event::Released { thread, at: now() });
+    report_to_parent(Event::Released { thread, at: now() });
     // A holder that was stopped may have lost it.
     let _ = lock.unlock();
 }

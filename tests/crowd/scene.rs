@@ -58,7 +58,7 @@ impl Member {
         command.env(PART_VARIABLE, part.to_string()).stdin(Stdio::piped());
         let mut process = Again::start(&mut command);
         let input = process.take_input();
-        let (told, log) = (process.told(), Arc::new(Mutex::new(Vec::new())));
+        let (told, log) = (process.lines(), Arc::new(Mutex::new(Vec::new())));
         let for_reader = Arc::clone(&log);
         let reader = thread::spawn(move || {
             for event in told.filter_map(|line| Event::parse(&line)) {

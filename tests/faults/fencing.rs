@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use muxlock::{FencingToken, Redlock};
-use testbed::{Again, Folder, PATIENT, all_ready, is_child, patient, re_execute, tell_parent};
+use testbed::{Again, Folder, PATIENT, all_ready, is_child, patient, re_execute, report_to_parent};
 
 use crate::scene::{KEY, start};
 use muxlock::testing::Masters;
@@ -203,7 +203,7 @@ fn hold_and_write() {
             "unchecked" => Check::Off,
             _ => {
                 let lock = redlock.fenced().try_lock_for(KEY, SHORT, PATIENT).unwrap();
-                tell_parent(lock.fencing_token());
+                report_to_parent(lock.fencing_token());
                 held = Some(lock);
                 continue;
             }
@@ -211,7 +211,7 @@ fn hold_and_write() {
         let number = held.as_ref().expect("it was ordered before").fencing_token();
         let written =
             resources.each_mut().map(|resource| resource.write(check, number, "of the stopped"));
-        tell_parent(format!("{written:?}"));
+        report_to_parent(format!("{written:?}"));
         held = None;
     }
 }
@@ -233,7 +233,7 @@ fn holder_stopped_past_its_ttl_is_refused_by_what_checks() {
             .stdin(Stdio::piped()),
     );
     let mut orders = child.take_input().expect("it is piped");
-    let mut told = child.told();
+    let mut told = child.lines();
     let mut refused = 0;
     for check in [Check::On, Check::Off].into_iter().cycle().take(2 * runs) {
         writeln!(orders, "lock").unwrap();

@@ -12,7 +12,7 @@ use crate::scene::{
 };
 use muxlock::testing::Masters;
 use testbed::{
-    Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed, within,
+    Again, PATIENT, SOON, Stopwatch, is_child, re_execute, report_to_parent, soon, timed, within,
 };
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
@@ -32,7 +32,7 @@ fn end_while_holding() {
     let ttl = if ending == "panic" { LONG } else { TTL };
     let lock = redlock.try_lock(&ending, ttl).unwrap();
     redlock.shutdown(SOON);
-    tell_parent("held");
+    report_to_parent("held");
     match ending.as_str() {
         "exit" => process::exit(0),
         "abort" => process::abort(),
@@ -46,7 +46,7 @@ fn watch_the_end(test: &str, masters: &Masters, ending: &str, releases: bool) {
     let mut command = re_execute(test);
     command.env(URLS_VARIABLE, masters.urls().join(" ")).env(ENDING_VARIABLE, ending);
     let mut child = Again::start(command.stderr(Stdio::null()));
-    let mut told = child.told();
+    let mut told = child.lines();
     assert_eq!(told.next().as_deref(), Some("held"), "{ending}");
     if ending == "SIGKILL" {
         child.kill();
@@ -88,14 +88,14 @@ fn hold_until_told() {
     let urls = env::var(URLS_VARIABLE).expect("the parent names the masters");
     let redlock = all_vote(&trusting(urls.split(' ')));
     let mut lock = redlock.try_lock(KEY, TTL).unwrap();
-    tell_parent("held");
+    report_to_parent("held");
     let mut line = String::new();
     io::stdin().read_line(&mut line).unwrap();
     let is_valid = lock.is_valid();
     let extended = lock.extend(TTL);
     let is_expired = extended.is_err_and(|error| error.is_expired());
     let was_held = lock.unlock().is_ok_and(|released| released.was_held());
-    tell_parent(format!("valid: {is_valid}, expired: {is_expired}, was held: {was_held}"));
+    report_to_parent(format!("valid: {is_valid}, expired: {is_expired}, was held: {was_held}"));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
     let mut command = re_execute(test);
     command.env(URLS_VARIABLE, masters.urls().join(" "));
     let mut child = Again::start(command.stdin(Stdio::piped()));
-    let mut told = child.told();
+    let mut told = child.lines();
     assert_eq!(told.next().as_deref(), Some("held"));
     child.signal("STOP");
     // On each: the last one that it reached frees the lock last.

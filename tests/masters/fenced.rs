@@ -9,8 +9,8 @@ use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{Error, FencingToken, KeepAlive, LockErrorKind, LossCause, Redlock, Standalone};
 use testbed::{
-    PATIENT, SOON, TTL, all_ready, documented_rights, is_child, patient, re_execute, run_child,
-    soon, tell_parent,
+    PATIENT, SOON, TTL, all_ready, documented_rights, is_child, patient, re_execute,
+    report_to_parent, run_child, soon,
 };
 
 const KEY: &str = "invoice:42";
@@ -67,7 +67,7 @@ fn numbers_grow_from_process_to_process() {
     if is_child(TEST) {
         let urls = env::var(URLS_VARIABLE).expect("the parent names the masters");
         let redlock = all_ready(&patient(urls.split(' ')));
-        (0..3).for_each(|_| tell_parent(number_of(&redlock)));
+        (0..3).for_each(|_| report_to_parent(number_of(&redlock)));
         return;
     }
     let (masters, redlock) = start(3);

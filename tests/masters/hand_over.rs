@@ -9,7 +9,7 @@ use muxlock::error::HandOverError;
 use muxlock::testing::Masters;
 use muxlock::{KeepAlive, LockErrorKind, LockParts, Redlock};
 use testbed::{
-    TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent, within,
+    TTL, all_ready, is_child, patient, re_execute, report_to_parent, run_child, soon, within,
 };
 
 const KEY: &str = "invoice:42";
@@ -45,7 +45,7 @@ fn other_process_adopts_extends_and_unlocks() {
     if is_child(TEST) {
         let (redlock, parts) = handed_over();
         let mut lock = redlock.adopt(parts.unwrap()).unwrap();
-        tell_parent(lock.remaining().as_nanos());
+        report_to_parent(lock.remaining().as_nanos());
         assert!(redlock.try_lock(KEY, TTL).unwrap_err().is_contended());
         lock.extend(TTL).unwrap();
         let kept = lock.keep_alive(KeepAlive::default()).unwrap();

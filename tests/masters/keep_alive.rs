@@ -15,8 +15,8 @@ use muxlock::{
     Builder, Error, ErrorKind, KeepAlive, KeptLock, LockErrorKind, Loss, LossCause, Redlock,
 };
 use testbed::{
-    PATIENT, SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,
-    tell_parent, timed, within,
+    PATIENT, SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, report_to_parent, soon,
+    status_figure, timed, within,
 };
 
 const KEY: &str = "report:7";
@@ -105,7 +105,7 @@ fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
             let keep = |i| keep(&redlock, &format!("job:{i}"), TTL, how.clone());
             (0..LOCKS).map(keep).collect::<Vec<_>>()
         });
-        tell_parent(format!("{LOCKS} locks taken in {took:?}"));
+        report_to_parent(format!("{LOCKS} locks taken in {took:?}"));
         let before: Vec<_> = (0..4).map(|i| scripts(&masters[i])).collect();
         let watch = Stopwatch::start();
         pause(3 * TTL);
@@ -122,11 +122,11 @@ fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
         let periods = watched.as_secs_f64() / period.as_secs_f64();
         for (before, after) in before.into_iter().zip(after) {
             let commands = (after - before) as f64 / LOCKS as f64 / periods;
-            tell_parent(format!("{commands:.3} commands per lock, node and period"));
+            report_to_parent(format!("{commands:.3} commands per lock, node and period"));
             assert!(commands <= 1.2, "{commands}");
         }
         let each = memory * 1024 / LOCKS as u64;
-        tell_parent(format!("{each} bytes of resident memory per lock"));
+        report_to_parent(format!("{each} bytes of resident memory per lock"));
         assert!(each <= 8_192, "{each} bytes per lock");
 
         drop(kept);

@@ -21,7 +21,7 @@ use testbed::scripted::{Peer, Scripted};
 use testbed::{
     Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server,
     documented_rights, end_connection, heavy, is_child, is_older_than, outcomes, patient, pause,
-    re_execute, scripts_write_anyway, soon, tell_parent, timed, within,
+    re_execute, report_to_parent, scripts_write_anyway, soon, timed, within,
 };
 
 /// No other time to live comes near it, and no test runs as long.
@@ -1581,7 +1581,7 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
     if is_child(test) {
         let redlock = all_ready(&patient(urls_from_parent()));
         let before = (status_figure("Threads"), descriptors());
-        tell_parent("ready");
+        report_to_parent("ready");
         // Otherwise a master that lags behind might be needed for what it was never sent.
         io::stdin().read_line(&mut String::new()).unwrap();
         for _ in 0..3_333 {
@@ -1593,7 +1593,7 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
         assert_eq!(status_figure("Threads"), before.0);
         // A silent connection has at most one beside it.
         assert!(descriptors() <= before.1 + redlock.nodes().len(), "{} descriptors", descriptors());
-        tell_parent(status_figure("VmHWM"));
+        report_to_parent(status_figure("VmHWM"));
         return;
     }
     let masters = start(5);
@@ -1603,7 +1603,7 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
         let mut command = re_execute(test);
         let command = command.env(URLS_VARIABLE, urls).stdin(Stdio::piped());
         let mut child = Again::start(command);
-        let mut told = child.told();
+        let mut told = child.lines();
         assert_eq!(told.next().as_deref(), Some("ready"));
         masters.iter().take(frozen).for_each(|master| master.freeze().unwrap());
         drop(child.take_input());
@@ -1681,7 +1681,7 @@ fn contend() {
         for _ in 0..4 {
             scope.spawn(|| {
                 let redlock = builder.build().unwrap();
-                tell_parent("ready");
+                report_to_parent("ready");
                 while !stop.load(Ordering::SeqCst) {
                     let count = count.fetch_add(1, Ordering::SeqCst);
                     contend_once(&redlock, &diary, &format!("{}:{count}", std::process::id()));
@@ -1741,7 +1741,7 @@ fn contending_processes_under_faults_never_overlap_and_never_stall() {
         })
         .collect();
     // Kept until the end: a child that cannot write its output fails.
-    let mut told: Vec<_> = children.iter_mut().map(Again::told).collect();
+    let mut told: Vec<_> = children.iter_mut().map(Again::lines).collect();
     for told in &mut told {
         assert_eq!(told.take(HANDLES).collect::<Vec<_>>(), ["ready"; HANDLES]);
     }

@@ -143,7 +143,7 @@ fn control_readers_that_miss_the_sign_keep_a_writer_out() {
 #[cfg(target_os = "linux")]
 #[test]
 fn shares_of_a_killed_process_end() {
-    use testbed::{Again, is_child, re_execute, tell_parent};
+    use testbed::{Again, is_child, re_execute, report_to_parent};
 
     const NAME: &str = "shares_of_a_killed_process_end";
     const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
@@ -152,7 +152,7 @@ fn shares_of_a_killed_process_end() {
         let urls = std::env::var(URLS_VARIABLE).expect("the parent names the masters");
         let redlock = all_ready(&patient(urls.split(' ')));
         let _shares: Vec<_> = (0..READERS).map(|_| redlock.try_read(KEY, SHORT).unwrap()).collect();
-        tell_parent("they are held");
+        report_to_parent("they are held");
         loop {
             thread::park();
         }
@@ -161,7 +161,7 @@ fn shares_of_a_killed_process_end() {
     let writer = all_ready(&patient(masters.urls()));
     let urls = masters.urls().join(" ");
     let mut readers = Again::start(re_execute(NAME).env(URLS_VARIABLE, urls));
-    assert_eq!(readers.told().next().as_deref(), Some("they are held"));
+    assert_eq!(readers.lines().next().as_deref(), Some("they are held"));
     readers.kill();
     assert!(writer.try_write(KEY, TTL).unwrap_err().is_contended(), "they are still held");
     let watch = Stopwatch::start();

@@ -299,7 +299,7 @@ fn hostile_server_costs_its_own_vote_and_nothing_else() {
 #[cfg(target_os = "linux")]
 #[test]
 fn hostile_servers_together_do_not_fill_the_memory() {
-    use testbed::{is_child, re_execute, run_child, status_figure, tell_parent};
+    use testbed::{is_child, re_execute, report_to_parent, run_child, status_figure};
 
     const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
     let test = "hostile_servers_together_do_not_fill_the_memory";
@@ -320,7 +320,7 @@ fn hostile_servers_together_do_not_fill_the_memory() {
         for _ in 0..20 {
             assert!(refused(redlock.try_lock(KEY, TTL)).is_unavailable());
         }
-        tell_parent(status_figure("VmHWM"));
+        report_to_parent(status_figure("VmHWM"));
         return;
     }
     let good = good(4);

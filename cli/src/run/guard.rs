@@ -213,8 +213,8 @@ impl Guard {
         self.write(tag, u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// A guard that cannot be told the truth must not act on what it knows: it would end a command
-    /// whose lock was renewed. So it is as good as ended.
+    /// A guard that cannot be notified of a renewal must not act: it would end a command whose lock
+    /// was renewed. So it is ended.
     fn write(&mut self, tag: u8, number: u64) {
         let Some(words) = &mut self.words else {
             return;
@@ -243,7 +243,7 @@ impl Guard {
 
     fn read(&mut self) -> Option<(u8, u64)> {
         let mut word = [0; WORD_BYTES];
-        (self.reports.read(&mut word).ok()? == WORD_BYTES).then(|| told(word))
+        (self.reports.read(&mut word).ok()? == WORD_BYTES).then(|| parse_word(word))
     }
 
     /// The next report that has come. What it reported before its end still comes.
@@ -304,7 +304,7 @@ fn word(tag: u8, number: u64) -> [u8; WORD_BYTES] {
     word
 }
 
-fn told(word: [u8; WORD_BYTES]) -> (u8, u64) {
+fn parse_word(word: [u8; WORD_BYTES]) -> (u8, u64) {
     let mut number = [0; 8];
     number.copy_from_slice(&word[1..]);
     (word[0], u64::from_le_bytes(number))
@@ -323,7 +323,7 @@ struct Watch {
     /// When SIGKILL is due, once SIGTERM was sent.
     kill_at: Option<Duration>,
     has_acted: bool,
-    /// muxlock has ended, and tells nothing.
+    /// muxlock has ended and sends nothing more.
     is_alone: bool,
     /// The command's exit status.
     ended: Option<u8>,
@@ -344,8 +344,8 @@ enum Heard {
     Nothing,
 }
 
-/// What muxlock has told the guard with its arguments.
-struct Told {
+/// The arguments that muxlock passes to the guard.
+struct Arguments {
     kill_after: Duration,
     node_timeout: Duration,
     words: File,
@@ -354,8 +354,8 @@ struct Told {
     program: Vec<OsString>,
 }
 
-impl Told {
-    fn new(mut args: ArgsOs) -> Option<io::Result<Told>> {
+impl Arguments {
+    fn new(mut args: ArgsOs) -> Option<io::Result<Arguments>> {
         let mut number = || args.next()?.to_str()?.parse::<u64>().ok();
         let [kill_after, node_timeout] = [number()?, number()?].map(Duration::from_nanos);
         let [words, reports] = [number()?, number()?].map(RawFd::try_from);
@@ -364,7 +364,7 @@ impl Told {
         let open = || {
             let (words, reports) = (take_over(words, to_read())?, take_over(reports, to_write())?);
             let program = args.collect();
-            Ok(Told { kill_after, node_timeout, words, reports, mask, program })
+            Ok(Arguments { kill_after, node_timeout, words, reports, mask, program })
         };
         Some(open())
     }
@@ -394,10 +394,10 @@ fn take_over(fd: RawFd, options: OpenOptions) -> io::Result<File> {
 pub fn main(args: ArgsOs) -> ExitCode {
     // Only muxlock ends it: a service manager may signal all processes at once.
     let _ = SigSet::all().thread_block();
-    let Some(told) = Told::new(args) else {
+    let Some(arguments) = Arguments::new(args) else {
         return ExitCode::from(FAILED);
     };
-    let code = match told.and_then(start) {
+    let code = match arguments.and_then(start) {
         Ok((words, mut watch)) => {
             let watched = watch.run(&words);
             if let Err(error) = &watched {
@@ -416,8 +416,8 @@ pub fn main(args: ArgsOs) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn start(told: Told) -> io::Result<(File, Watch)> {
-    let Told { kill_after, node_timeout, words, reports, mask, program } = told;
+fn start(arguments: Arguments) -> io::Result<(File, Watch)> {
+    let Arguments { kill_after, node_timeout, words, reports, mask, program } = arguments;
     adopt_orphans()?;
     let (child, gate) = stub::start(&program, &mask, &[])?;
     // These are the command's.
@@ -554,7 +554,7 @@ impl Watch {
         if words.read(&mut word)? < WORD_BYTES {
             return Ok(Heard::Eof);
         }
-        let (tag, number) = told(word);
+        let (tag, number) = parse_word(word);
         Ok(Heard::Word(tag, Duration::from_nanos(number)))
     }
 

@@ -28,7 +28,7 @@ const STATUS: &str = "/proc/self/status";
 /// The signals that came. Those that were ignored when the tool started stay ignored.
 pub struct Signals {
     /// Readable when one came.
-    bell: UnixStream,
+    receiver: UnixStream,
     came: Vec<(Signal, Arc<AtomicBool>)>,
     /// A child has ended or was stopped.
     child: Arc<AtomicBool>,
@@ -36,26 +36,26 @@ pub struct Signals {
 
 impl Signals {
     pub fn new() -> io::Result<Signals> {
-        let (bell, ringer) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (receiver, sender) = UnixStream::pair()?;
+        receiver.set_nonblocking(true)?;
         let ignored = ignored()?;
         let mut came = Vec::new();
         for signal in FORWARDED.into_iter().filter(|it| ignored & (1 << (*it as i32 - 1)) == 0) {
             let flag = Arc::new(AtomicBool::new(false));
-            // Before the bell, so that it is there when the bell rings.
+            // Before the pipe, so that the flag is set when the pipe becomes readable.
             flag::register(signal as i32, Arc::clone(&flag))?;
-            pipe::register(signal as i32, ringer.try_clone()?)?;
+            pipe::register(signal as i32, sender.try_clone()?)?;
             came.push((signal, flag));
         }
         // The first process of a container may have orphans from before.
         let child = Arc::new(AtomicBool::new(process::id() == 1));
         flag::register(Signal::SIGCHLD as i32, Arc::clone(&child))?;
-        pipe::register(Signal::SIGCHLD as i32, ringer)?;
-        Ok(Signals { bell, came, child })
+        pipe::register(Signal::SIGCHLD as i32, sender)?;
+        Ok(Signals { receiver, came, child })
     }
 
     pub fn fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.receiver.as_raw_fd()
     }
 
     /// Whether a child has ended since that was last forgotten.
@@ -70,8 +70,8 @@ impl Signals {
     /// The signals that came since the last call, each once.
     pub fn take(&mut self) -> Vec<Signal> {
         let mut bytes = [0; 64];
-        // Ends when the bell is silent; each signal rings once.
-        while matches!(self.bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        // Ends when the pipe is empty; each signal writes one byte.
+        while matches!(self.receiver.read(&mut bytes), Ok(count) if count == bytes.len()) {}
         let has_come = |(_, flag): &&(Signal, Arc<AtomicBool>)| flag.swap(false, Ordering::SeqCst);
         self.came.iter().filter(has_come).map(|(signal, _)| *signal).collect()
     }

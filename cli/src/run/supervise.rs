@@ -20,7 +20,7 @@ use super::voice::say;
 use super::{Descendants, FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
 /// How long what the command leaves running may take to end before it is named.
-const REST_TOLD_AFTER: Duration = Duration::from_secs(1);
+const REST_REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// The shortest extension for `--at-least`.
 const AT_LEAST_MIN: Duration = Duration::from_millis(10);
 
@@ -132,8 +132,8 @@ struct Run<'a> {
     guard: Option<Guard>,
     own: Family,
     terminal: Option<Terminal>,
-    kept: OpId,
-    /// The lock, once it is no longer kept.
+    renewal: OpId,
+    /// The lock, once it is no longer renewed.
     lease: Option<Lease>,
     granted_at: Moment,
     deadline: Moment,
@@ -144,8 +144,8 @@ struct Run<'a> {
     ended: Option<u8>,
     /// What the command has left running after its end, by the last report of the guard.
     rest: Option<Rest>,
-    /// When that is to be told.
-    tell_rest_at: Option<Moment>,
+    /// When to report that.
+    report_rest_at: Option<Moment>,
     /// Whether the last look found an end of the command that the guard had not reported.
     is_unreported: bool,
     /// Why the command was ended.
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         let how = KeepAlive::default().notice(notice(locks.plan));
         // The command says how long it takes, unless --max-time does.
         let how = how.renewals_max(u32::MAX).lifetime_max(Duration::MAX);
-        let kept = locks.mux.keep_alive(lease, &how);
+        let renewal = locks.mux.keep_alive(lease, &how);
         let Started { guard, own, terminal } = started;
         locks.never_reap(own.command);
         guard.iter().for_each(|guard| locks.never_reap(guard.pid()));
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
             guard,
             own,
             terminal,
-            kept,
+            renewal,
             lease: None,
             granted_at: now,
             deadline,
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
             is_timed_out: false,
             ended: None,
             rest: None,
-            tell_rest_at: None,
+            report_rest_at: None,
             is_unreported: false,
             reason: None,
         }
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
             if self.is_over() && self.is_unguarded() {
                 return Ok(());
             }
-            match self.locks.done(self.kept) {
+            match self.locks.done(self.renewal) {
                 Some(Done::Renewed(deadline)) => self.renewed(deadline)?,
                 Some(Done::Lost(lease, loss)) => self.lost(lease, &loss)?,
                 _ => {}
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
     fn ended(&mut self, code: u8) {
         self.ended = Some(code);
         self.take_terminal_back();
-        self.tell_rest_at = Some(self.locks.mux.now().after(REST_TOLD_AFTER));
+        self.report_rest_at = Some(self.locks.mux.now().after(REST_REPORTED_AFTER));
     }
 
     /// Whether anything of the command may still run, which has ended itself.
@@ -331,7 +331,7 @@ impl<'a> Run<'a> {
             _ => format!("lost {} with {} left", loss.resource, seconds(left)),
         };
         let then = self.end()?;
-        self.tell(format!("{lost}: {}{error}", reason(loss)), &then);
+        self.report(format!("{lost}: {}{error}", reason(loss)), &then);
         Ok(())
     }
 
@@ -341,18 +341,18 @@ impl<'a> Run<'a> {
         if !self.is_lost {
             self.is_lost = true;
             let resource = printable(&self.locks.name);
-            self.tell(format!("lost {resource}: muxlock was too late to renew it"), "");
+            self.report(format!("lost {resource}: muxlock was too late to renew it"), "");
         }
         self.end_in(self.kill_in());
     }
 
     /// Says why the command is ended.
-    fn tell(&mut self, reason: String, then: &str) {
+    fn report(&mut self, reason: String, then: &str) {
         say(&format!("{reason}{then}"));
         self.reason = Some(reason);
     }
 
-    /// Asks all to end. Returns what the user is told of it.
+    /// Asks all to end. Returns the text of it for the user.
     fn end(&mut self) -> io::Result<String> {
         self.terminal.iter_mut().for_each(Terminal::look);
         let booted = since_boot()?;
@@ -430,13 +430,13 @@ impl<'a> Run<'a> {
             self.end()?;
             return Ok(None);
         }
-        let Some(at) = self.tell_rest_at.filter(|_| !self.locks.plan.args.quiet) else {
+        let Some(at) = self.report_rest_at.filter(|_| !self.locks.plan.args.quiet) else {
             return Ok(None);
         };
         if now < at {
             return Ok(Some(at));
         }
-        self.tell_rest_at = None;
+        self.report_rest_at = None;
         let left = self.family().living();
         if !left.is_empty() {
             let (left, name) = (family::list(&left), &self.locks.name);
@@ -455,7 +455,7 @@ impl<'a> Run<'a> {
             if now >= ends_at {
                 self.is_timed_out = true;
                 let then = self.end()?;
-                self.tell("--max-time has passed".into(), &then);
+                self.report("--max-time has passed".into(), &then);
             } else {
                 until = Some(ends_at);
             }
@@ -493,7 +493,7 @@ impl<'a> Run<'a> {
             if now >= until {
                 return Ok(None);
             }
-            match self.locks.done(self.kept) {
+            match self.locks.done(self.renewal) {
                 Some(Done::Renewed(deadline)) => self.deadline = deadline,
                 Some(Done::Lost(lease, loss)) => {
                     (self.lease, self.is_lost) = (Some(lease), true);
@@ -522,7 +522,7 @@ impl<'a> Run<'a> {
         let locks = &mut self.locks;
         let args = locks.plan.args;
         let name = printable(&locks.name);
-        let lease = self.lease.take().or_else(|| match locks.mux.cancel(self.kept) {
+        let lease = self.lease.take().or_else(|| match locks.mux.cancel(self.renewal) {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,
         });
@@ -613,7 +613,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn quorum_is_late_if_the_command_would_be_ended_at_once() {
+    fn lock_is_refused_if_the_command_would_be_ended_at_once() {
         let notice = 300 * MS;
         assert!(has_too_little_left(Duration::ZERO, notice) && has_too_little_left(notice, notice));
         assert!(!has_too_little_left(notice + MS, notice));

@@ -35,7 +35,7 @@ pub fn engine(data: &[u8]) {
 }
 
 const STEPS_MAX: usize = 1_024;
-/// A lock that is kept until then is lost, however it goes.
+/// A lock that is renewed until then is lost, however it goes.
 const RENEWALS_MAX: u32 = 8;
 /// Turns that healing may take: each answers all commands, or advances to the next timer.
 const HEALING_TURNS_MAX: usize = 10_000;
@@ -274,10 +274,10 @@ struct World {
     peers: Vec<Peer>,
     leases: Vec<Lease>,
     /// Locks that the engine renews.
-    kept: Vec<OpId>,
+    renewed: Vec<OpId>,
     /// Operations in flight; for extensions, with the old deadline.
     started: BTreeMap<OpId, Option<Moment>>,
-    /// When the first SET with this token was handed out, and which nodes granted it.
+    /// When the first SET with this token was sent, and which nodes granted it.
     sets: BTreeMap<LockToken, (Moment, BTreeSet<usize>)>,
     /// The locks that are held, with the nodes that were last counted for them.
     live: BTreeMap<LockToken, BTreeSet<usize>>,
@@ -300,7 +300,7 @@ impl World {
             ttl,
             peers: (0..nodes).map(|_| Peer::default()).collect(),
             leases: Vec::new(),
-            kept: Vec::new(),
+            renewed: Vec::new(),
             started: BTreeMap::new(),
             sets: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -418,17 +418,17 @@ impl World {
         let settings = KeepAlive::default().renewals_max(RENEWALS_MAX);
         let op = self.engine.keep(self.now, lease, &settings);
         self.started.insert(op, Some(deadline));
-        self.kept.push(op);
+        self.renewed.push(op);
     }
 
-    /// A lease, or else that of a kept lock, which is stopped.
+    /// A lease, or else the lease of a renewed lock, which is stopped.
     fn take_lease(&mut self, how: u8) -> Option<Lease> {
         let count = self.leases.len();
         if count > 0 {
             return Some(self.leases.swap_remove(usize::from(how) % count));
         }
-        let op = self.kept.pop()?;
-        let old = self.started.remove(&op).flatten().expect("a kept lock has a deadline");
+        let op = self.renewed.pop()?;
+        let old = self.started.remove(&op).flatten().expect("a renewed lock has a deadline");
         match self.engine.cancel(self.now, op) {
             Cancelled::Extension(lease) => {
                 if lease.valid_until() != old {
@@ -437,7 +437,7 @@ impl World {
                 self.extensions.remove(lease.token());
                 Some(lease)
             }
-            other => panic!("a kept lock has a lease: {other:?}"),
+            other => panic!("a renewed lock has a lease: {other:?}"),
         }
     }
 
@@ -521,7 +521,7 @@ impl World {
         if let (Reply::Ok, Asked::Set(token)) | (Reply::Integer(1), Asked::Take(token)) =
             (&reply, asked)
         {
-            self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
+            self.sets.get_mut(&token).expect("it was sent").1.insert(node);
         }
         if let (Reply::Error(error), Asked::Release(token, _)) = (&reply, asked) {
             // The engine relies on the node's answer that the key is not ours.
@@ -584,7 +584,7 @@ impl World {
                 continue;
             }
             let old = self.started.remove(&id).expect("an operation ends once");
-            self.kept.retain(|kept| *kept != id);
+            self.renewed.retain(|renewed| *renewed != id);
             self.check(done, old);
         }
         let unanswered: usize = self.peers.iter().map(|peer| peer.asked.len()).sum();
@@ -652,7 +652,7 @@ impl World {
                 self.leases.push(lease);
             }
             Done::Lost(lease, loss) => {
-                assert!(lease.valid_until() <= old.expect("a kept lock has a deadline"));
+                assert!(lease.valid_until() <= old.expect("a renewed lock has a deadline"));
                 assert_eq!(loss.remaining, lease.remaining(self.now));
                 self.extensions.remove(lease.token());
                 self.leases.push(lease);
@@ -664,19 +664,19 @@ impl World {
 
     fn check_renewed(&mut self, id: OpId, until: Moment) {
         let old = self.started.insert(id, Some(until)).flatten();
-        let lease = self.engine.operations().kept(id).expect("it is kept");
+        let lease = self.engine.operations().kept(id).expect("it is renewed");
         assert_eq!(lease.valid_until(), until);
         let token = *lease.token();
         let granted: BTreeSet<usize> = lease.granted_by().collect();
         let yes = self.extensions.insert(token, BTreeSet::new()).expect("it was started");
         assert!(granted.len() >= self.quorum() && granted.is_subset(&yes));
         self.live.insert(token, granted);
-        assert!(self.now < old.expect("a kept lock has a deadline"));
+        assert!(self.now < old.expect("a renewed lock has a deadline"));
         assert!(until <= self.now.after(self.validity()));
     }
 
     fn abandon_all(&mut self) {
-        while !self.leases.is_empty() || !self.kept.is_empty() {
+        while !self.leases.is_empty() || !self.renewed.is_empty() {
             self.abandon(0);
         }
     }

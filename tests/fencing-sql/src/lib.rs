@@ -12,7 +12,9 @@ use std::time::Duration;
 use muxlock::testing::Masters;
 use muxlock::{FencingToken, Redlock};
 use rusqlite::Connection;
-use testbed::{Again, Folder, PATIENT, TTL, all_ready, is_child, patient, re_execute, tell_parent};
+use testbed::{
+    Again, Folder, PATIENT, TTL, all_ready, is_child, patient, re_execute, report_to_parent,
+};
 
 /// As in `docs/fencing.md`, word by word; each has the number first.
 const TABLE: &str =
@@ -153,7 +155,7 @@ fn hold_and_write() {
             assert!(account.create(lock.fencing_token(), 100));
             // It is stopped as soon as it has told.
             let seen = account.balance();
-            tell_parent(lock.fencing_token());
+            report_to_parent(lock.fencing_token());
             held = Some((lock, seen));
             continue;
         }
@@ -162,7 +164,7 @@ fn hold_and_write() {
             "checked" => account.write(lock.fencing_token(), seen - 10),
             _ => account.write_unchecked(seen - 10),
         };
-        tell_parent(is_written);
+        report_to_parent(is_written);
     }
 }
 
@@ -183,7 +185,7 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
             .stdin(Stdio::piped()),
     );
     let mut orders = child.take_input().expect("it is piped");
-    let mut told = child.told();
+    let mut told = child.lines();
     for order in ["checked", "unchecked"].into_iter().cycle().take(2 * runs) {
         writeln!(orders, "lock").unwrap();
         let older: FencingToken = told.next().expect("it has the lock").parse().unwrap();
