@@ -26,10 +26,10 @@ use nix::unistd::{Pid, close, dup2_stdin, dup2_stdout, getpid, pipe2};
 use muxlock::unstable_tool::explained;
 
 use super::command::{Change, KILLED_MAX, LOOK_AGAIN, look};
+use super::console::{self, say};
 use super::family::{self, Family, adopt_orphans, reap_orphans};
 use super::stub::{self, Environment, Mask, SELF, unstarted};
 use super::timer::{Timer, since_boot};
-use super::voice::{self, say};
 use super::{FAILED, seconds};
 
 pub const NAME: &str = "__guard";
@@ -412,7 +412,7 @@ pub fn main(args: ArgsOs) -> ExitCode {
             FAILED
         }
     };
-    voice::finish();
+    console::finish();
     ExitCode::from(code)
 }
 

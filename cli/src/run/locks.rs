@@ -17,10 +17,10 @@ use super::super::inspect::{REVOKED, TAKEN_WITH, is_other_type, never_expires};
 use super::super::share;
 use super::super::wire::{Failure, ask_each};
 use super::command::code_of;
+use super::console::say;
 use super::family::reap_orphans;
 use super::signals::Signals;
 use super::timer::Timer;
-use super::voice::say;
 use super::{Plan, UNAVAILABLE, seconds};
 
 const SIGNALS: Token = Token(0);

@@ -5,6 +5,7 @@
 //! becomes the command.
 
 mod command;
+mod console;
 mod family;
 mod guard;
 mod locks;
@@ -14,7 +15,6 @@ mod stub;
 mod supervise;
 mod terminal;
 mod timer;
-mod voice;
 
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
@@ -30,7 +30,7 @@ use muxlock::unstable_tool::explained;
 use muxlock::{Config, LockError, Resource};
 
 use super::options::{Options, duration};
-use voice::say;
+use console::say;
 
 /// Runs what this program is when it has started itself, under these names.
 pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
@@ -225,7 +225,7 @@ pub fn run(args: &Args) -> ExitCode {
         say(&why);
         FAILED
     });
-    voice::finish();
+    console::finish();
     ExitCode::from(code)
 }
 

@@ -2,7 +2,7 @@
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-use super::voice::say;
+use super::console::say;
 
 struct Records;
 

@@ -17,8 +17,8 @@ use nix::unistd::{close, pipe2};
 use muxlock::unstable_tool::{explained, explained_start, printable};
 
 use super::FAILED;
+use super::console::{self, say};
 use super::timer::since_boot;
-use super::voice::{self, say};
 
 pub const NAME: &str = "__exec";
 /// This program, also if its file was replaced meanwhile.
@@ -100,7 +100,7 @@ pub fn open(gate: OwnedFd, until: Duration) -> io::Result<()> {
 
 fn fail(why: &str) -> ExitCode {
     say(why);
-    voice::finish();
+    console::finish();
     ExitCode::from(FAILED)
 }
 
@@ -135,7 +135,7 @@ pub fn main(args: ArgsOs) -> ExitCode {
     let _ = mask.0.thread_set_mask();
     let error = Command::new(&program).args(args).exec();
     say(&format!("cannot run {}: {}", printable(&program.to_string_lossy()), explained(&error)));
-    voice::finish();
+    console::finish();
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
         _ => ExitCode::from(CANNOT_RUN),

@@ -10,13 +10,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
 use super::command::{Change, KILLED_MAX, LOOK_AGAIN, code_of, look, reap};
+use super::console::say;
 use super::family::{self, Family, adopt_orphans, reap_orphans};
 use super::guard::{Fate, Guard, Manner, Report, Rest, beyond};
 use super::locks::Locks;
 use super::stub::Mask;
 use super::terminal::{Terminal, block_output_stop};
 use super::timer::since_boot;
-use super::voice::say;
 use super::{Descendants, FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
 /// How long what the command leaves running may take to end before it is named.
