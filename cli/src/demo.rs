@@ -12,7 +12,7 @@ use muxlock::{LockGuard, Redlock};
 use super::authority::Authority;
 use super::histogram::Latencies;
 use super::page::{Cell, Page, Stop, truth};
-use super::paint::{Ink, capital, count, thousands, time, whole_seconds};
+use super::paint::{Style, capital, count, thousands, time, whole_seconds};
 use super::stage::{
     Demo, NODE_TIMEOUT, PATIENCE, RESOURCE, SLEEPER, TTL, VICTIM, ask_again, name, names_are,
     release,
@@ -139,7 +139,7 @@ impl Demo {
             self.page.row(&[
                 Cell::left(9, name(i)),
                 Cell::left(15, tls.unwrap_or_else(|| master.addr())),
-                Cell::left(0, format!("pid {}", master.pid())).ink(Ink::Faint),
+                Cell::left(0, format!("pid {}", master.pid())).style(Style::Faint),
             ])?;
         }
         if self.authority.is_some() {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Stdout, Write, stdout};
 
-use super::paint::{Ink, Paint, wrap};
+use super::paint::{Paint, Style, wrap};
 
 /// Fits a terminal of 80 columns.
 const WIDTH: usize = 78;
@@ -37,22 +37,22 @@ impl From<io::Error> for Stop {
 /// A cell of a table, filled up to its width.
 pub struct Cell {
     text: String,
-    ink: Ink,
+    style: Style,
 }
 
 impl Cell {
     pub fn left(width: usize, text: impl Display) -> Cell {
         let text = text.to_string();
-        Cell { text: format!("{text:<width$}"), ink: Ink::Plain }
+        Cell { text: format!("{text:<width$}"), style: Style::Plain }
     }
 
     pub fn right(width: usize, text: impl Display) -> Cell {
         let text = text.to_string();
-        Cell { text: format!("{text:>width$}"), ink: Ink::Plain }
+        Cell { text: format!("{text:>width$}"), style: Style::Plain }
     }
 
-    pub fn ink(self, ink: Ink) -> Cell {
-        Cell { ink, ..self }
+    pub fn style(self, style: Style) -> Cell {
+        Cell { style, ..self }
     }
 }
 
@@ -90,7 +90,7 @@ impl Page {
     }
 
     pub fn title(&mut self, text: &str) -> Result<(), Stop> {
-        let text = self.paint.ink(Ink::Strong, text);
+        let text = self.paint.style(Style::Strong, text);
         self.line(&text)
     }
 
@@ -98,7 +98,7 @@ impl Page {
     pub fn chapter(&mut self, title: &str) -> Result<(), Stop> {
         self.chapters += 1;
         let title = format!("{:>2}. {title}", self.chapters);
-        let title = self.paint.ink(Ink::Strong, &title);
+        let title = self.paint.style(Style::Strong, &title);
         self.line("")?;
         self.block = Block::Heading;
         self.line(&title)
@@ -107,14 +107,14 @@ impl Page {
     /// A paragraph, broken into lines that fit.
     pub fn say(&mut self, text: impl Display) -> Result<(), Stop> {
         self.begin(Block::Text)?;
-        self.paragraph(INDENT, "", Ink::Plain, &text.to_string())
+        self.paragraph(INDENT, "", Style::Plain, &text.to_string())
     }
 
     /// A line of a table.
     pub fn row(&mut self, cells: &[Cell]) -> Result<(), Stop> {
         self.begin(Block::Table)?;
         let cells: Vec<String> =
-            cells.iter().map(|cell| self.paint.ink(cell.ink, &cell.text)).collect();
+            cells.iter().map(|cell| self.paint.style(cell.style, &cell.text)).collect();
         let line = format!("{INDENT}  {}", cells.join("  "));
         self.line(line.trim_end())
     }
@@ -130,13 +130,13 @@ impl Page {
         self.begin(Block::Checks)?;
         let claim = claim.to_string();
         match truth {
-            Ok(()) => self.paragraph(INDENT, "ok  ", Ink::Good, &claim),
+            Ok(()) => self.paragraph(INDENT, "ok  ", Style::Good, &claim),
             Err(happened) => {
                 self.failed += 1;
                 let expected = format!("expected: {claim}");
-                self.paragraph(INDENT, "FAILED ", Ink::Bad, &expected)?;
+                self.paragraph(INDENT, "FAILED ", Style::Bad, &expected)?;
                 let happened = format!("happened: {happened}");
-                self.paragraph("          ", "", Ink::Plain, &happened)
+                self.paragraph("          ", "", Style::Plain, &happened)
             }
         }
     }
@@ -160,19 +160,25 @@ impl Page {
     pub fn sum_up(&mut self) -> Result<(), Stop> {
         let Page { checks, failed, .. } = *self;
         let summary = match failed {
-            0 => self.paint.ink(Ink::Good, &format!("all {checks} checks passed")),
-            _ => self.paint.ink(Ink::Bad, &format!("{failed} of {checks} checks failed")),
+            0 => self.paint.style(Style::Good, &format!("all {checks} checks passed")),
+            _ => self.paint.style(Style::Bad, &format!("{failed} of {checks} checks failed")),
         };
         self.line("")?;
         self.line(&summary)
     }
 
     /// A paragraph after a coloured label, with all its lines aligned.
-    fn paragraph(&mut self, indent: &str, label: &str, ink: Ink, text: &str) -> Result<(), Stop> {
+    fn paragraph(
+        &mut self,
+        indent: &str,
+        label: &str,
+        style: Style,
+        text: &str,
+    ) -> Result<(), Stop> {
         let room = WIDTH - indent.len() - label.len();
         for (i, line) in wrap(text, room).iter().enumerate() {
             let label = match i {
-                0 => self.paint.ink(ink, label),
+                0 => self.paint.style(style, label),
                 _ => " ".repeat(label.len()),
             };
             self.line(&format!("{indent}{label}{line}"))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The role of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ink {
+pub enum Style {
     Plain,
     /// A heading, or a figure that matters.
     Strong,
@@ -32,14 +32,14 @@ impl Paint {
         Paint { coloured: !refused && !is_set("NO_COLOR") && !is_dumb && stdout().is_terminal() }
     }
 
-    pub fn ink(self, ink: Ink, text: &str) -> String {
-        let code = match ink {
-            Ink::Plain => return text.to_owned(),
-            Ink::Strong => "1",
-            Ink::Faint => "2",
-            Ink::Good => "32",
-            Ink::Doubtful => "33",
-            Ink::Bad => "1;31",
+    pub fn style(self, style: Style, text: &str) -> String {
+        let code = match style {
+            Style::Plain => return text.to_owned(),
+            Style::Strong => "1",
+            Style::Faint => "2",
+            Style::Good => "32",
+            Style::Doubtful => "33",
+            Style::Bad => "1;31",
         };
         match self.coloured && !text.is_empty() {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -137,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn ink_shows_only_in_colour_and_never_around_nothing() {
+    fn style_shows_only_in_colour_and_never_around_nothing() {
         let (coloured, plain) = (Paint { coloured: true }, Paint { coloured: false });
-        assert_eq!(coloured.ink(Ink::Good, "ok"), "\x1b[32mok\x1b[0m");
-        assert_eq!(coloured.ink(Ink::Plain, "ok"), "ok");
-        assert_eq!(coloured.ink(Ink::Bad, ""), "");
-        assert_eq!(plain.ink(Ink::Good, "ok"), "ok");
+        assert_eq!(coloured.style(Style::Good, "ok"), "\x1b[32mok\x1b[0m");
+        assert_eq!(coloured.style(Style::Plain, "ok"), "ok");
+        assert_eq!(coloured.style(Style::Bad, ""), "");
+        assert_eq!(plain.style(Style::Good, "ok"), "ok");
     }
 }

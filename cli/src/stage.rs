@@ -10,7 +10,7 @@ use muxlock::{LockError, LockGuard, Redlock, Released, quorum};
 use super::authority::Authority;
 use super::histogram::{Bucket, Latencies, bar};
 use super::page::{Cell, Page, Stop, Truth, truth};
-use super::paint::{Ink, count, thousands, time};
+use super::paint::{Style, count, thousands, time};
 use super::stopwatch::{Stopwatch, wait_until};
 
 pub const RESOURCE: &str = "invoice:42";
@@ -51,7 +51,7 @@ pub struct Demo {
 struct Answer {
     node: usize,
     outcome: String,
-    ink: Ink,
+    style: Style,
     latency: Option<Duration>,
     note: &'static str,
 }
@@ -188,9 +188,9 @@ impl Demo {
             let latency = answer.latency.map(time).unwrap_or_default();
             self.page.row(&[
                 Cell::left(9, name(answer.node)),
-                Cell::left(width, &answer.outcome).ink(answer.ink),
+                Cell::left(width, &answer.outcome).style(answer.style),
                 Cell::right(9, latency),
-                Cell::left(0, answer.note).ink(Ink::Faint),
+                Cell::left(0, answer.note).style(Style::Faint),
             ])?;
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Demo {
             self.page.row(&[
                 Cell::left(9, name),
                 Cell::right(2, nodes),
-                Cell::left(0, meaning).ink(Ink::Faint),
+                Cell::left(0, meaning).style(Style::Faint),
             ])?;
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Demo {
             self.page.row(&[
                 Cell::left(width, name),
                 Cell::right(9, time(*duration)),
-                Cell::left(0, aside).ink(Ink::Faint),
+                Cell::left(0, aside).style(Style::Faint),
             ])?;
         }
         Ok(())
@@ -305,7 +305,7 @@ impl Demo {
             Cell::right(9, time(bucket.from)),
             Cell::left(12, format_args!("to {}", time(bucket.to))),
             Cell::right(6, thousands(bucket.count as u128)),
-            Cell::left(0, bar(bucket.count, most, BAR_WIDTH)).ink(Ink::Good),
+            Cell::left(0, bar(bucket.count, most, BAR_WIDTH)).style(Style::Good),
         ])
     }
 }
@@ -342,7 +342,7 @@ impl Answer {
         Answer {
             node,
             outcome: outcome.to_string(),
-            ink: ink(&outcome),
+            style: style(&outcome),
             latency,
             note: if is_unasked { "known before" } else { note },
         }
@@ -390,12 +390,12 @@ pub fn ask_again<T>(mut ask: impl FnMut() -> Result<T, LockError>) -> Result<T, 
     answer
 }
 
-fn ink(outcome: &NodeOutcome) -> Ink {
+fn style(outcome: &NodeOutcome) -> Style {
     match outcome {
-        NodeOutcome::Granted => Ink::Good,
-        outcome if outcome.is_failure() => Ink::Bad,
-        NodeOutcome::Held => Ink::Doubtful,
-        _ => Ink::Faint,
+        NodeOutcome::Granted => Style::Good,
+        outcome if outcome.is_failure() => Style::Bad,
+        NodeOutcome::Held => Style::Doubtful,
+        _ => Style::Faint,
     }
 }
 

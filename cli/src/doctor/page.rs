@@ -10,7 +10,7 @@ use super::ask::{Obstacle, Said};
 use super::checks::Standing;
 use super::finding::{Finding, Severity};
 use super::group::Report;
-use crate::paint::{Ink, Paint, count, time, wrap};
+use crate::paint::{Paint, Style, count, time, wrap};
 
 /// Fits a terminal of 80 columns.
 const WIDTH: usize = 78;
@@ -131,8 +131,8 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
     for (i, row) in table.iter().enumerate() {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         let line = cells.collect::<Vec<_>>().join("  ");
-        let ink = if i == 0 { Ink::Faint } else { Ink::Plain };
-        text.push_str(&paint.ink(ink, line.trim_end()));
+        let style = if i == 0 { Style::Faint } else { Style::Plain };
+        text.push_str(&paint.style(style, line.trim_end()));
         text.push('\n');
     }
     for finding in &report.findings {
@@ -187,21 +187,21 @@ fn is_setting(fix: &str) -> bool {
 }
 
 fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
-    let ink = match finding.severity {
-        Severity::Error => Ink::Bad,
-        Severity::Warning => Ink::Doubtful,
-        Severity::Note => Ink::Faint,
+    let style = match finding.severity {
+        Severity::Error => Style::Bad,
+        Severity::Warning => Style::Doubtful,
+        Severity::Note => Style::Faint,
     };
     let subject = finding.master.map_or("all masters", |node| config.master(node).address);
     let subject = printable(subject);
-    let severity = paint.ink(ink, &format!("{:7}", finding.severity.name()));
+    let severity = paint.style(style, &format!("{:7}", finding.severity.name()));
     text.push_str(&format!("{severity}  {}  {subject}\n", finding.id.name()));
     for line in wrap(&printable(&finding.why), WIDTH - INDENT.len()) {
         text.push_str(&format!("{INDENT}{line}\n"));
     }
     // As they are: they are to be pasted.
     for line in finding.fix.iter().flat_map(|fix| fix.lines()) {
-        text.push_str(&format!("{INDENT}  {}\n", paint.ink(Ink::Strong, line)));
+        text.push_str(&format!("{INDENT}  {}\n", paint.style(Style::Strong, line)));
     }
 }
 
