@@ -11,7 +11,7 @@ use muxlock::{LockGuard, Redlock};
 
 use super::authority::Authority;
 use super::histogram::Latencies;
-use super::page::{Cell, Page, Stop, truth};
+use super::page::{Cell, Page, Stop, expect};
 use super::paint::{Style, capital, count, thousands, time, whole_seconds};
 use super::stage::{
     Demo, NODE_TIMEOUT, PATIENCE, RESOURCE, SLEEPER, TTL, VICTIM, ask_again, name, names_are,
@@ -179,7 +179,7 @@ impl Demo {
         })?;
         self.page.check(
             format_args!("asked directly, {holders} of {n} masters have the lock's value"),
-            truth(holders >= self.quorum(), || format!("only {holders} have")),
+            expect(holders >= self.quorum(), || format!("only {holders} have")),
         )?;
         Ok(Some(lock))
     }
@@ -208,11 +208,11 @@ impl Demo {
                 time(took),
                 count(held, "master")
             ),
-            truth(error.is_contended() && held > 0, || error.to_string()),
+            expect(error.is_contended() && held > 0, || error.to_string()),
         )?;
         self.page.check(
             "the first client's lock is untouched",
-            truth(lock.is_valid(), || "it is no longer valid".to_owned()),
+            expect(lock.is_valid(), || "it is no longer valid".to_owned()),
         )
     }
 
@@ -238,7 +238,7 @@ impl Demo {
         self.page.check(
             claim,
             match extended {
-                Ok(()) => truth(after > before, || format!("{} remains", time(after))),
+                Ok(()) => expect(after > before, || format!("{} remains", time(after))),
                 Err(error) => Err(error.to_string()),
             },
         )
@@ -262,7 +262,7 @@ impl Demo {
                 time(took)
             ),
             match released {
-                Ok(released) => truth(released.was_held(), || format!("{released:?}")),
+                Ok(released) => expect(released.was_held(), || format!("{released:?}")),
                 Err(error) => Err(error.to_string()),
             },
         )?;
@@ -347,12 +347,14 @@ impl Demo {
              is {} here, and not more.",
             time(NODE_TIMEOUT)
         ))?;
-        self.page
-            .check(claim, truth(error.is_unavailable() && took < PROMPTLY, || error.to_string()))?;
+        self.page.check(
+            claim,
+            expect(error.is_unavailable() && took < PROMPTLY, || error.to_string()),
+        )?;
         let clean = wait_until(DRAIN_CAP, || Ok(self.keys_on(&left)? == 0))?;
         self.page.check(
             "the attempt left no key behind on the masters that are up",
-            truth(clean.is_some(), || "there still are some".to_owned()),
+            expect(clean.is_some(), || "there still are some".to_owned()),
         )
     }
 
@@ -393,7 +395,7 @@ impl Demo {
                 whole_seconds(DRAIN_CAP),
                 time(took)
             ),
-            truth(gone.is_some(), || {
+            expect(gone.is_some(), || {
                 format!("it executed {sets} SETs, and the PTTL of {RESOURCE} is {pttl}")
             }),
         )
@@ -447,7 +449,7 @@ impl Demo {
         self.page.check(
             "without the restart guard, a second client is granted the lock: two holders",
             second.map_err(|error| error.to_string()).and_then(|second| {
-                truth(both && second.is_valid(), || "the first lock is over".to_owned())?;
+                expect(both && second.is_valid(), || "the first lock is over".to_owned())?;
                 release(second)
             }),
         )?;
@@ -471,7 +473,7 @@ impl Demo {
                         "with it, {} in quarantine, and the client has to wait for {ready_in}",
                         names_are(restarted)
                     ),
-                    truth(error.ready_in().is_some(), || error.to_string()),
+                    expect(error.ready_in().is_some(), || error.to_string()),
                 )?;
             }
         }
@@ -484,7 +486,7 @@ impl Demo {
                 time(took)
             ),
             attempt.map_err(|error| error.to_string()).and_then(|lock| {
-                truth(is_over, || "the first lock is still valid".to_owned())?;
+                expect(is_over, || "the first lock is still valid".to_owned())?;
                 release(lock)
             }),
         )?;
@@ -528,14 +530,14 @@ impl Demo {
         let unanswered = self.redlock.shutdown(DRAIN_CAP);
         self.page.check(
             "every command that was sent has been answered",
-            truth(unanswered == 0, || format!("{} have not", count(unanswered, "command"))),
+            expect(unanswered == 0, || format!("{} have not", count(unanswered, "command"))),
         )?;
         let all: Vec<usize> = (0..self.masters.len()).collect();
         let clean = wait_until(DRAIN_CAP, || Ok(self.keys_on(&all)? == 0))?;
         let left = self.keys_on(&all)?;
         self.page.check(
             format_args!("DBSIZE is 0 on all {} masters", all.len()),
-            truth(clean.is_some(), || format!("{} left", count(left as usize, "key"))),
+            expect(clean.is_some(), || format!("{} left", count(left as usize, "key"))),
         )
     }
 }

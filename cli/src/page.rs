@@ -21,10 +21,10 @@ pub enum Stop {
 }
 
 /// The result of a check, or what happened instead.
-pub type Truth = Result<(), String>;
+pub type Expectation = Result<(), String>;
 
 /// `otherwise` describes what happened if the check failed.
-pub fn truth(is_so: bool, otherwise: impl FnOnce() -> String) -> Truth {
+pub fn expect(is_so: bool, otherwise: impl FnOnce() -> String) -> Expectation {
     is_so.then_some(()).ok_or_else(otherwise)
 }
 
@@ -125,11 +125,11 @@ impl Page {
     }
 
     /// Shows whether a claim is true, and counts the check.
-    pub fn check(&mut self, claim: impl Display, truth: Truth) -> Result<(), Stop> {
+    pub fn check(&mut self, claim: impl Display, expectation: Expectation) -> Result<(), Stop> {
         self.checks += 1;
         self.begin(Block::Checks)?;
         let claim = claim.to_string();
-        match truth {
+        match expectation {
             Ok(()) => self.paragraph(INDENT, "ok  ", Style::Good, &claim),
             Err(happened) => {
                 self.failed += 1;

@@ -9,7 +9,7 @@ use muxlock::{LockError, LockGuard, Redlock, Released, quorum};
 
 use super::authority::Authority;
 use super::histogram::{Bucket, Latencies, bar};
-use super::page::{Cell, Page, Stop, Truth, truth};
+use super::page::{Cell, Expectation, Page, Stop, expect};
 use super::paint::{Style, count, thousands, time};
 use super::stopwatch::{Stopwatch, wait_until};
 
@@ -117,7 +117,7 @@ impl Demo {
         let all = count(self.masters.len(), "master");
         self.page.check(
             format_args!("the client is connected to all {all}"),
-            truth(took.is_some(), || self.not_ready()),
+            expect(took.is_some(), || self.not_ready()),
         )
     }
 
@@ -154,7 +154,7 @@ impl Demo {
                 self.masters.len(),
                 time(took)
             ),
-            truth(granted.len() >= self.quorum() && lock.is_valid(), || {
+            expect(granted.len() >= self.quorum() && lock.is_valid(), || {
                 format!("{} granted it, {} remains", granted.len(), time(lock.remaining()))
             }),
         )?;
@@ -229,9 +229,9 @@ impl Demo {
     pub fn sample(&mut self, when: &str) -> Result<Duration, Stop> {
         let pairs = self.run_pairs(SAMPLE_PAIRS, None)?;
         let median = Latencies::new(pairs.acquisitions).median();
-        let truth = pairs.failure.map_or(Ok(()), Err);
+        let expectation = pairs.failure.map_or(Ok(()), Err);
         let claim = format!("{SAMPLE_PAIRS} more locks, {when}: all granted and released");
-        self.page.check(claim, truth)?;
+        self.page.check(claim, expectation)?;
         Ok(median)
     }
 
@@ -243,7 +243,7 @@ impl Demo {
         let cap = time(NODE_TIMEOUT);
         self.page.check(
             format_args!("no lock waits for it: it takes less than the node_timeout of {cap}"),
-            truth(now.1 < NODE_TIMEOUT && !now.1.is_zero(), || match now.1 {
+            expect(now.1 < NODE_TIMEOUT && !now.1.is_zero(), || match now.1 {
                 Duration::ZERO => "no lock was granted".to_owned(),
                 median => format!("{} each", time(median)),
             }),
@@ -373,9 +373,9 @@ fn pair(redlock: &Redlock) -> Result<(Duration, Duration), String> {
 }
 
 /// Releases a lock that a quorum must still have held.
-pub fn release(lock: LockGuard) -> Truth {
+pub fn release(lock: LockGuard) -> Expectation {
     let released = lock.unlock().map_err(|error| error.to_string())?;
-    truth(released.was_held(), || format!("{released:?}"))
+    expect(released.was_held(), || format!("{released:?}"))
 }
 
 /// Tries again if masters missed their timeout, as they may on a busy machine.
