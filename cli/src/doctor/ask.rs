@@ -152,11 +152,11 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
 }
 
 fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> {
-    let door = door(config, node)?;
-    if door == Door::Closed && config.master(node).password.is_none() {
+    let access = access_without_password(config, node)?;
+    if access == Access::Closed && config.master(node).password.is_none() {
         return Err(Obstacle::NeedsPassword);
     }
-    let is_open = door == Door::Open;
+    let is_open = access == Access::Open;
     let mut wire = Wire::connect(config, node, QUESTIONS_WITHIN.saturating_add(plan.watch))
         .map_err(|failure| match failure.refusal() {
             Some(RefusalKind::MaxClients) => Obstacle::MaxClients,
@@ -217,9 +217,9 @@ fn certificate_days(config: &Config, node: usize) -> Option<u32> {
     Some(valid)
 }
 
-/// What a master does for those who give no password.
+/// How a master treats a client without a password.
 #[derive(PartialEq, Eq)]
-enum Door {
+enum Access {
     Open,
     Closed,
     /// It allows little, or is loading.
@@ -227,17 +227,17 @@ enum Door {
 }
 
 /// Asks without a password. This connection has the limit of the locks' own.
-fn door(config: &Config, node: usize) -> Result<Door, Obstacle> {
+fn access_without_password(config: &Config, node: usize) -> Result<Access, Obstacle> {
     let opened = Wire::open(config, node, config.common().connect_timeout);
     match opened.and_then(|mut wire| wire.ask(&[b"PING"])) {
-        Ok(Value::Status(_)) => Ok(Door::Open),
+        Ok(Value::Status(_)) => Ok(Access::Open),
         Ok(_) => Err(Obstacle::Unreachable(Failure::Strange)),
         Err(failure) => match failure.refusal() {
             None => Err(Obstacle::Unreachable(failure)),
             Some(RefusalKind::MaxClients) => Err(Obstacle::MaxClients),
             Some(RefusalKind::Protected) => Err(Obstacle::Protected),
-            Some(RefusalKind::Auth) => Ok(Door::Closed),
-            Some(_) => Ok(Door::Other),
+            Some(RefusalKind::Auth) => Ok(Access::Closed),
+            Some(_) => Ok(Access::Other),
         },
     }
 }

@@ -575,19 +575,19 @@ mod tests {
     }
 
     #[test]
-    fn open_doors_are_told_by_where_they_are_reached_from() {
-        let door = |url: &str, settings: &[(&str, &str)]| {
+    fn open_masters_are_judged_by_the_addresses_that_reach_them() {
+        let is_open = |url: &str, settings: &[(&str, &str)]| {
             let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
             let said = Said { is_open: true, settings: Ok(settings.collect()), ..said(0, "") };
             let found = found(&config(&[url]), &[Ok(said)]);
             found.contains(&"warning open 0".to_owned())
         };
         let (off, on) = (("protected-mode", "no"), ("protected-mode", "yes"));
-        assert!(door("redis://10.0.0.1", &[on, ("bind", "10.0.0.1")]));
-        assert!(!door("redis://127.0.0.1", &[on, ("bind", "")]));
-        assert!(!door("redis://127.0.0.1", &[off, ("bind", "127.0.0.1 -::1")]));
-        assert!(door("redis://127.0.0.1", &[off, ("bind", "")]));
-        assert!(door("redis://[::1]", &[off, ("bind", "* -::*")]));
-        assert!(!door("unix:///run/redis.sock", &[off, ("bind", "*")]));
+        assert!(is_open("redis://10.0.0.1", &[on, ("bind", "10.0.0.1")]));
+        assert!(!is_open("redis://127.0.0.1", &[on, ("bind", "")]));
+        assert!(!is_open("redis://127.0.0.1", &[off, ("bind", "127.0.0.1 -::1")]));
+        assert!(is_open("redis://127.0.0.1", &[off, ("bind", "")]));
+        assert!(is_open("redis://[::1]", &[off, ("bind", "* -::*")]));
+        assert!(!is_open("unix:///run/redis.sock", &[off, ("bind", "*")]));
     }
 }
