@@ -68,7 +68,7 @@ const BACKLOG_TTL: &str = "3600";
 
 /// Whether the locks of a new client can count on a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum VoteState {
     Votes,
     /// It will, after a time.
     Waits,
@@ -88,7 +88,7 @@ pub struct Subject<'a> {
 /// The findings of a master, and what they mean for its vote.
 pub struct Checked {
     pub findings: Vec<Finding>,
-    pub standing: Standing,
+    pub vote_state: VoteState,
     /// Whether the name that was tried is outside of the keys of the locks' user.
     pub is_foreign: bool,
 }
@@ -98,7 +98,7 @@ struct Findings<'a> {
     /// Who may change settings.
     setter: By,
     all: Vec<Finding>,
-    standing: Standing,
+    vote_state: VoteState,
     is_foreign: bool,
 }
 
@@ -107,8 +107,8 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
     // A user who may not read settings may not change them.
     let may_set = said.as_ref().is_ok_and(|said| said.settings.is_ok());
     let setter = if may_set { By::User } else { By::Administrator };
-    let (all, standing) = (Vec::new(), Standing::Votes);
-    let mut findings = Findings { subject, setter, all, standing, is_foreign: false };
+    let (all, vote_state) = (Vec::new(), VoteState::Votes);
+    let mut findings = Findings { subject, setter, all, vote_state, is_foreign: false };
     match said {
         Err(obstacle) => findings.obstacle(obstacle),
         // What has the wrong role is not asked for the rest.
@@ -127,8 +127,8 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
             }
         }
     }
-    let Findings { all, standing, is_foreign, .. } = findings;
-    Checked { findings: all, standing, is_foreign }
+    let Findings { all, vote_state, is_foreign, .. } = findings;
+    Checked { findings: all, vote_state, is_foreign }
 }
 
 /// For how long clients have seen this very process as the master that it is.
@@ -149,13 +149,13 @@ impl Findings<'_> {
 
     /// The master has no vote because of it.
     fn fail(&mut self, finding: Finding) {
-        self.standing = Standing::Fails;
+        self.vote_state = VoteState::Fails;
         self.add(finding);
     }
 
     fn wait(&mut self) {
-        if self.standing == Standing::Votes {
-            self.standing = Standing::Waits;
+        if self.vote_state == VoteState::Votes {
+            self.vote_state = VoteState::Waits;
         }
     }
 
@@ -716,7 +716,7 @@ impl Findings<'_> {
             let is_one = found.failure.refusal().is_some_and(|kind| kinds.contains(&kind));
             is_one.then_some(&found.failure)
         };
-        if self.standing == Standing::Fails {
+        if self.vote_state == VoteState::Fails {
             // What is found already explains it.
         } else if let Some(failure) = of("set", &[RefusalKind::Other]) {
             let why = format!("SET failed: {failure}");

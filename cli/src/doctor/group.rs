@@ -9,7 +9,7 @@ use muxlock::unstable_tool::{ConfigExt, MasterEndpoint};
 use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
-use super::checks::{Checked, Standing, Subject, check, is_loopback};
+use super::checks::{Checked, Subject, VoteState, check, is_loopback};
 use super::clocks::agreed;
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Id};
@@ -25,22 +25,22 @@ const CONNECTING: Duration = Duration::from_millis(500);
 pub struct Report {
     pub findings: Vec<Finding>,
     /// Of each master, in order.
-    pub standings: Vec<Standing>,
+    pub vote_states: Vec<VoteState>,
     /// The masters on which the name that was tried is outside of the keys of the locks' user.
     foreign: Vec<usize>,
 }
 
 impl Report {
-    pub fn count(&self, standing: Standing) -> usize {
-        self.standings.iter().filter(|it| **it == standing).count()
+    pub fn count(&self, vote_state: VoteState) -> usize {
+        self.vote_states.iter().filter(|it| **it == vote_state).count()
     }
 
     fn quorum(&self) -> usize {
-        quorum(self.standings.len())
+        quorum(self.vote_states.len())
     }
 
     pub fn can_lock(&self) -> bool {
-        self.count(Standing::Votes) >= self.quorum()
+        self.count(VoteState::Votes) >= self.quorum()
     }
 
     /// Whether a lock can be tried, as far as the keys of the locks' user are known.
@@ -60,13 +60,13 @@ pub fn examine(
     lock_user: Option<&str>,
 ) -> Report {
     let common = config.common();
-    let mut report = Report { findings: Vec::new(), standings: Vec::new(), foreign: Vec::new() };
+    let mut report = Report { findings: Vec::new(), vote_states: Vec::new(), foreign: Vec::new() };
     for (node, said) in answers.iter().enumerate() {
         let subject = Subject { node, master: config.master(node), common: &common, lock_user };
-        let Checked { findings, standing, is_foreign } = check(&subject, said);
+        let Checked { findings, vote_state, is_foreign } = check(&subject, said);
         report.foreign.extend(is_foreign.then_some(node));
         report.findings.extend(findings);
-        report.standings.push(standing);
+        report.vote_states.push(vote_state);
     }
     foreign_name(config, &mut report);
     several_servers(config, answers, &mut report);
@@ -113,7 +113,7 @@ fn several_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: 
              the same lock; give each server its own name, and list each name once"
         );
         report.add(Finding::new(Error, Id::SeveralServers, why).of(node));
-        report.standings[node] = Standing::Fails;
+        report.vote_states[node] = VoteState::Fails;
     }
 }
 
@@ -130,7 +130,7 @@ fn same_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: &mu
             let other = config.master(before).address;
             let why = format!("it is the same server as {other}: list it once");
             report.add(Finding::new(Error, Id::Duplicate, why).of(node));
-            report.standings[node] = Standing::Fails;
+            report.vote_states[node] = VoteState::Fails;
         }
     }
 }
@@ -163,8 +163,8 @@ fn marker(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Repo
     for (node, said) in answers.iter().enumerate() {
         if said.as_ref().is_ok_and(|said| said.has_marker == Some(false)) {
             without.push(config.master(node).address);
-            if report.standings[node] == Standing::Votes {
-                report.standings[node] = Standing::Waits;
+            if report.vote_states[node] == VoteState::Votes {
+                report.vote_states[node] = VoteState::Waits;
             }
         }
     }
@@ -241,7 +241,7 @@ fn lists(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Repor
 }
 
 fn votes(config: &Config, report: &mut Report) {
-    let total = report.standings.len();
+    let total = report.vote_states.len();
     if total == 1 {
         let why = "there is one master: without it, there are no locks";
         report.add(Finding::new(Note, Id::Single, why));
@@ -249,7 +249,7 @@ fn votes(config: &Config, report: &mut Report) {
         let why = format!("{total} masters tolerate no more failures than {}", total - 1);
         report.add(Finding::new(Note, Id::Even, why));
     }
-    let (quorum, possible) = (report.quorum(), total - report.count(Standing::Fails));
+    let (quorum, possible) = (report.quorum(), total - report.count(VoteState::Fails));
     if possible < quorum {
         let why = format!("{possible} of {total} masters can vote, and a lock needs {quorum}");
         report.add(Finding::new(Error, Id::Quorum, why));
@@ -260,9 +260,10 @@ fn votes(config: &Config, report: &mut Report) {
         }
         // With own_observation, that is what was asked for.
         let is_strict = |node| config.master(node).restart_guard == RestartGuard::OwnObservation;
-        let waits = report.standings.iter().enumerate();
-        let strict = waits.filter(|(node, it)| **it == Standing::Waits && is_strict(*node)).count();
-        let votes = report.count(Standing::Votes);
+        let waits = report.vote_states.iter().enumerate();
+        let strict =
+            waits.filter(|(node, it)| **it == VoteState::Waits && is_strict(*node)).count();
+        let votes = report.count(VoteState::Votes);
         if votes + strict < quorum {
             let seconds = config.common().quarantine.saturating_add(CONNECTING).as_secs_f64();
             let why = format!(
@@ -543,7 +544,7 @@ mod tests {
         let three = config(&THREE);
         let report = |answers: &[_]| {
             let report = examine(&three, answers, None);
-            (found(&three, answers), report.count(Standing::Votes), report.can_lock())
+            (found(&three, answers), report.count(VoteState::Votes), report.can_lock())
         };
         let table = [
             (vec![well(0), well(1), young()], vec!["note young 2"], 2),

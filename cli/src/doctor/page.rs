@@ -7,7 +7,7 @@ use muxlock::{Config, quorum};
 use serde_json::{Value, json};
 
 use super::ask::{Obstacle, Said};
-use super::checks::Standing;
+use super::checks::VoteState;
 use super::finding::{Finding, Severity};
 use super::group::Report;
 use crate::paint::{Paint, Style, count, time, wrap};
@@ -27,11 +27,11 @@ struct Row {
     /// In microseconds, with its doubt.
     clock: Option<(i64, i64)>,
     latency: Option<[Duration; 2]>,
-    standing: Standing,
+    vote_state: VoteState,
 }
 
 impl Row {
-    fn new(address: &str, said: &Result<Said, Obstacle>, standing: Standing) -> Row {
+    fn new(address: &str, said: &Result<Said, Obstacle>, vote_state: VoteState) -> Row {
         let mut row = Row {
             address: printable(address),
             version: "-".to_owned(),
@@ -39,7 +39,7 @@ impl Row {
             uptime: None,
             clock: None,
             latency: None,
-            standing,
+            vote_state,
         };
         let Ok(said) = said else { return row };
         let version = said.info("valkey_version").or(said.info("redis_version"));
@@ -67,16 +67,16 @@ impl Row {
             or_dash(self.uptime.map(age)),
             or_dash(self.clock.map(|(ahead, doubt)| offset(ahead, doubt))),
             format!("{} / {}", latency(0), latency(1)),
-            standing(self.standing).to_owned(),
+            vote_word(self.vote_state).to_owned(),
         ]
     }
 }
 
-fn standing(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Votes => "votes",
-        Standing::Waits => "waits",
-        Standing::Fails => "no vote",
+fn vote_word(vote_state: VoteState) -> &'static str {
+    match vote_state {
+        VoteState::Votes => "votes",
+        VoteState::Waits => "waits",
+        VoteState::Fails => "no vote",
     }
 }
 
@@ -115,7 +115,7 @@ fn verdict(findings: &[Finding]) -> &'static str {
 }
 
 fn rows(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Vec<Row> {
-    let row = |(node, said)| Row::new(config.master(node).address, said, report.standings[node]);
+    let row = |(node, said)| Row::new(config.master(node).address, said, report.vote_states[node]);
     answers.iter().enumerate().map(row).collect()
 }
 
@@ -173,7 +173,7 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
         .map(|(found, name)| count(found, name));
     let parts = parts.collect::<Vec<_>>().join(", ");
     let found = if parts.is_empty() { "no findings".to_owned() } else { parts };
-    let (votes, total) = (report.count(Standing::Votes), config.nodes());
+    let (votes, total) = (report.count(VoteState::Votes), config.nodes());
     text.push_str(&format!(
         "{found}; {votes} of {} can vote now, a lock needs {}\n",
         count(total, "master"),
@@ -217,7 +217,7 @@ pub fn json(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
             "clock_doubt_us": row.clock.map(|(_, doubt)| doubt),
             "p50_us": row.latency.map(|[p50, _]| p50.as_micros() as u64),
             "p99_us": row.latency.map(|[_, p99]| p99.as_micros() as u64),
-            "vote": standing(row.standing),
+            "vote": vote_word(row.vote_state),
         })
     };
     let finding = |finding: &Finding| {
@@ -232,7 +232,7 @@ pub fn json(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
     json!({
         "masters": rows(config, answers, report).iter().map(master).collect::<Vec<_>>(),
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
-        "votes": report.count(Standing::Votes),
+        "votes": report.count(VoteState::Votes),
         "quorum": quorum(config.nodes()),
         "verdict": verdict(&report.findings),
     })
