@@ -64,7 +64,7 @@ pub struct Options {
 
     /// Restart guard: uptime, own_observation or off
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
-    restart_guard: Option<Guard>,
+    restart_guard: Option<RestartGuardName>,
 
     /// Key used to detect FLUSHALL [env: MUXLOCK_FLUSH_MARKER]
     #[arg(long, value_name = "KEY")]
@@ -77,7 +77,7 @@ pub struct Options {
 
 #[derive(Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum Guard {
+enum RestartGuardName {
     /// Those whose uptime is short
     Uptime,
     /// All, from when this client first sees them
@@ -86,12 +86,12 @@ enum Guard {
     Off,
 }
 
-impl From<Guard> for RestartGuard {
-    fn from(guard: Guard) -> RestartGuard {
+impl From<RestartGuardName> for RestartGuard {
+    fn from(guard: RestartGuardName) -> RestartGuard {
         match guard {
-            Guard::Uptime => RestartGuard::Uptime,
-            Guard::OwnObservation => RestartGuard::OwnObservation,
-            Guard::Off => RestartGuard::Off,
+            RestartGuardName::Uptime => RestartGuard::Uptime,
+            RestartGuardName::OwnObservation => RestartGuard::OwnObservation,
+            RestartGuardName::Off => RestartGuard::Off,
         }
     }
 }
@@ -277,14 +277,14 @@ impl Sources<'_> {
         Ok(Some(factor))
     }
 
-    fn guard(&self, flag: Option<Guard>) -> Result<Option<Guard>, String> {
+    fn guard(&self, flag: Option<RestartGuardName>) -> Result<Option<RestartGuardName>, String> {
         if flag.is_some() {
             return Ok(flag);
         }
         let Some((name, text)) = self.named("restart_guard")? else {
             return Ok(None);
         };
-        let guard = Guard::from_str(&text, false);
+        let guard = RestartGuardName::from_str(&text, false);
         let known = "uptime, own_observation or off";
         guard.map(Some).map_err(|_| format!("{name} is {:?}: it must be {known}", shown(&text)))
     }

@@ -89,7 +89,7 @@ pub enum Fate {
 }
 
 /// muxlock's side.
-pub struct Guard {
+pub struct GuardProcess {
     child: Child,
     /// `None` once the guard has ended.
     words: Option<File>,
@@ -113,7 +113,7 @@ fn pass_on(end: &OwnedFd) -> io::Result<String> {
     Ok(end.as_raw_fd().to_string())
 }
 
-impl Guard {
+impl GuardProcess {
     /// Starts the guard, and the command in a process group of its own, which waits until
     /// [`open`](Self::open). Returns the command's process too.
     pub fn start(
@@ -121,7 +121,7 @@ impl Guard {
         program: &[OsString],
         mask: &Mask,
         environment: &Environment<'_>,
-    ) -> io::Result<(Guard, Pid)> {
+    ) -> io::Result<(GuardProcess, Pid)> {
         let (read, words) = pipe2(OFlag::O_CLOEXEC)?;
         let (reports, write) = pipe2(OFlag::O_CLOEXEC)?;
         // A guard that is stopped must not hold up muxlock.
@@ -141,7 +141,7 @@ impl Guard {
         before.thread_set_mask()?;
         drop((read, write));
         let (words, reports) = (Some(File::from(words)), File::from(reports));
-        let mut guard = Guard {
+        let mut guard = GuardProcess {
             child: child.map_err(|error| unstarted(&error))?,
             words,
             reports,

@@ -12,7 +12,7 @@ use nix::unistd::{Pid, getpid};
 use super::command::{Change, KILLED_MAX, LOOK_AGAIN, code_of, look, reap};
 use super::console::say;
 use super::family::{self, Family, adopt_orphans, reap_orphans};
-use super::guard::{Fate, Guard, Manner, Report, Rest, beyond};
+use super::guard::{Fate, GuardProcess, Manner, Report, Rest, beyond};
 use super::locks::Locks;
 use super::stub::Mask;
 use super::terminal::{Terminal, block_output_stop};
@@ -83,7 +83,7 @@ fn kill_in(kill_after: Duration, node_timeout: Duration, left: Option<Duration>)
 
 /// The processes.
 struct Started {
-    guard: Option<Guard>,
+    guard: Option<GuardProcess>,
     /// The command's family if there is no guard above it.
     own: Family,
     terminal: Option<Terminal>,
@@ -116,7 +116,8 @@ impl Started {
         }
         let (kill_after, node_timeout) = (plan.kill_after, plan.config.node_timeout());
         let manner = Manner { kill_after, node_timeout, deadline };
-        let (mut guard, command) = Guard::start(&manner, &plan.program, &mask, &environment)?;
+        let (mut guard, command) =
+            GuardProcess::start(&manner, &plan.program, &mask, &environment)?;
         locks.watch(guard.fd())?;
         give(command);
         // From here on the command runs, if the guard has not become active before.
@@ -129,7 +130,7 @@ impl Started {
 struct Run<'a> {
     locks: Locks<'a>,
     /// The parent of the command, while it is there.
-    guard: Option<Guard>,
+    guard: Option<GuardProcess>,
     own: Family,
     terminal: Option<Terminal>,
     renewal: OpId,
@@ -196,7 +197,7 @@ impl<'a> Run<'a> {
         }
         self.take_terminal_back();
         let is_gone = self.ending.is_none() || self.ended.is_some() && !self.has_rest();
-        self.guard.take().map(Guard::end);
+        self.guard.take().map(GuardProcess::end);
         // What the guard had below itself is below this process now.
         let left = if is_gone { None } else { beyond(&self.own) };
         // Only now may its number become another group's. What cannot be killed is not waited for.
@@ -219,7 +220,7 @@ impl<'a> Run<'a> {
     fn watch(&mut self) -> io::Result<()> {
         loop {
             self.look()?;
-            if self.is_over() && self.is_unguarded() {
+            if self.is_over() && self.end_guard() {
                 return Ok(());
             }
             match self.locks.done(self.renewal) {
@@ -250,21 +251,21 @@ impl<'a> Run<'a> {
     /// Looks at the command, and at the guard.
     fn look(&mut self) -> io::Result<()> {
         // Bounded by what the pipe takes.
-        while let Some(report) = self.guard.as_mut().and_then(Guard::report) {
+        while let Some(report) = self.guard.as_mut().and_then(GuardProcess::report) {
             match report {
                 Report::Stopped(signal) => self.stopped(signal),
                 Report::Ended(code) => self.ended(code),
                 Report::Rest(rest) => self.rest = Some(rest),
             }
         }
-        match self.guard.as_mut().map(Guard::look) {
+        match self.guard.as_mut().map(GuardProcess::look) {
             None => {}
             Some(Fate::Guards) => return Ok(()),
             Some(fate) => {
                 // The command is this process's child now.
                 self.guard = None;
                 if fate == Fate::Acted {
-                    self.guarded();
+                    self.note_guard_acted();
                 }
             }
         }
@@ -293,10 +294,10 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the guard, if that is of no more use. Returns whether it has not ended the command.
-    fn is_unguarded(&mut self) -> bool {
+    fn end_guard(&mut self) -> bool {
         let is_done = self.ending.is_none();
         if is_done && self.guard.take().is_some_and(|guard| guard.end() == Fate::Acted) {
-            self.guarded();
+            self.note_guard_acted();
             return false;
         }
         true
@@ -336,7 +337,7 @@ impl<'a> Run<'a> {
     }
 
     /// The guard has ended the command: this process was stopped, or too late.
-    fn guarded(&mut self) {
+    fn note_guard_acted(&mut self) {
         self.guard = None;
         if !self.is_lost {
             self.is_lost = true;
