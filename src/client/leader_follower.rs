@@ -33,7 +33,7 @@ use super::sync::{Arc, EventCount, Mutex, MutexGuard, PoisonError, WakeSet, yiel
 /// Most extra rounds that a thread works for others after its own order is done.
 const ROUNDS_FOR_OTHERS_MAX: usize = 4;
 /// Most rounds of begun orders between two polls for events.
-const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
+const ROUNDS_WITHOUT_POLL_MAX: usize = 4;
 
 /// After waking this many threads, a thread yields, so that their next requests leave together.
 const YIELD_AFTER: usize = 4;
@@ -71,7 +71,7 @@ pub(super) trait Work {
     fn tick(&mut self, id: Self::Id);
 
     /// When to poll at the latest; `None` if only an event makes that necessary.
-    fn due(&self) -> Option<Self::Time>;
+    fn poll_at(&self) -> Option<Self::Time>;
 
     /// Sets the poller to wait until then.
     fn set_timeout(&self, poller: &mut Self::Poller, due: Option<Self::Time>);
@@ -142,7 +142,7 @@ pub(super) trait Poll {
     fn wait(&mut self);
 
     /// Fetches events without waiting.
-    fn look(&mut self);
+    fn poll_now(&mut self);
 }
 
 /// Ends the leader's wait, or its next one.
@@ -607,7 +607,7 @@ impl<'a, W: Work> Caller<'a, W> {
     #[cold]
     fn poll_and_begin(&mut self, order: W::Order) -> Begun<W> {
         self.state().orders.push_back(Submission::Order(order, None));
-        self.look();
+        self.poll_now();
         self.state().work.get_ready();
         let Some(Submission::Order(order, None)) = self.state().orders.pop_back() else {
             unreachable!("it was put there");
@@ -616,9 +616,9 @@ impl<'a, W: Work> Caller<'a, W> {
     }
 
     #[inline(never)]
-    fn look(&mut self) {
+    fn poll_now(&mut self) {
         if let Some(poller) = &mut self.state().poller {
-            poller.look();
+            poller.poll_now();
             self.turn();
         }
     }
@@ -659,7 +659,7 @@ impl<'a, W: Work> Caller<'a, W> {
                 self.state().take_in(&mut submissions);
                 drop(submissions);
                 rounds += 1;
-                self.serve(rounds % ROUNDS_WITHOUT_LOOK_MAX == 0);
+                self.serve(rounds % ROUNDS_WITHOUT_POLL_MAX == 0);
             }
         }
     }
@@ -703,7 +703,7 @@ impl<'a, W: Work> Caller<'a, W> {
     fn take_back(&mut self) {
         let state = self.state.as_mut().expect("it works");
         if state.poller.is_some() {
-            self.look();
+            self.poll_now();
         } else if let Some(id) = state.id_of(&self.own) {
             state.work.tick(id);
         }
@@ -721,16 +721,16 @@ impl<'a, W: Work> Caller<'a, W> {
 
     /// Begins and sends the orders taken from the submissions.
     #[inline(never)]
-    fn serve(&mut self, look: bool) {
+    fn serve(&mut self, poll_first: bool) {
         let state = self.state();
         if let Some(LeaderReturn { poller, awaits }) = state.back.take() {
             state.participants.extend(awaits);
             self.have_back(poller);
-        } else if look {
-            self.look();
+        } else if poll_first {
+            self.poll_now();
         }
         if self.state().work.get_ready() {
-            self.look();
+            self.poll_now();
             self.state().work.get_ready();
         }
         let state = self.state();
@@ -884,7 +884,7 @@ impl<'a, W: Work> Caller<'a, W> {
         self.poller = state.poller.take();
         match (&mut self.poller, &self.own) {
             (Some(poller), own) => {
-                let due = state.work.due();
+                let due = state.work.poll_at();
                 state.work.set_timeout(poller, due);
                 state.waits_until = due;
                 if let Own::Participant(participant) = own {
@@ -1115,7 +1115,7 @@ impl<W: Work> LoopState<W> {
 
     /// Wakes the leader if it would wait too long now.
     fn hasten_leader(&mut self, waker: &WakerOf<W>) {
-        let due = self.work.due();
+        let due = self.work.poll_at();
         if due.is_some_and(|due| self.waits_until.is_none_or(|until| due < until)) {
             self.wake_leader(waker);
         }

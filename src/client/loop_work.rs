@@ -431,7 +431,7 @@ impl Work for LoopWork {
             let records = &mut self.driver.records;
             records.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
         }
-        let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
+        let was_away = poller.has_polled_now() && now.since(self.last_turn) > UNREAD_MAX;
         self.driver.after_poll(now, was_away);
         let mut events = poller.events();
         for event in events.by_ref() {
@@ -477,7 +477,7 @@ impl Work for LoopWork {
     }
 
     #[inline]
-    fn due(&self) -> Option<Moment> {
+    fn poll_at(&self) -> Option<Moment> {
         let due = self.driver.due();
         let has_renewed = !self.renewed.is_empty() && self.driver.engine().operations().has_done();
         if self.is_turning || has_renewed {
@@ -658,8 +658,8 @@ impl Poll for Poller {
         Poller::wait(self);
     }
 
-    fn look(&mut self) {
-        Poller::look(self);
+    fn poll_now(&mut self) {
+        Poller::poll_now(self);
     }
 }
 
@@ -743,7 +743,7 @@ mod tests {
         };
         loop_work.send();
         while !loop_work.has_ended() {
-            let due = loop_work.due();
+            let due = loop_work.poll_at();
             loop_work.set_timeout(&mut poller, due);
             poller.wait();
             loop_work.turn(&mut poller, Some(id));
@@ -772,7 +772,7 @@ mod tests {
         let cancel = Arc::new(Cancel::default());
         let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
         loop_work.signals.cancel(&cancel, OwnerProcess::current());
-        poller.look();
+        poller.poll_now();
         loop_work.turn(&mut poller, None);
         (loop_work, poller, id)
     }

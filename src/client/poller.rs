@@ -23,7 +23,7 @@ pub(super) struct Poller {
     timeout: Option<Duration>,
     precision: Precision,
     /// Whether the events were fetched without waiting.
-    has_looked: bool,
+    has_polled_now: bool,
     /// Why the last wait failed.
     failure: Option<std::io::Error>,
 }
@@ -38,7 +38,7 @@ impl Poller {
             timer,
             timeout: Some(Duration::ZERO),
             precision: Precision::Millisecond,
-            has_looked: false,
+            has_polled_now: false,
             failure: None,
         })
     }
@@ -48,8 +48,8 @@ impl Poller {
     }
 
     /// Whether the events were fetched without waiting.
-    pub(super) fn has_looked(&self) -> bool {
-        self.has_looked
+    pub(super) fn has_polled_now(&self) -> bool {
+        self.has_polled_now
     }
 
     /// The events of the last wait.
@@ -70,7 +70,7 @@ impl Poller {
 
     #[inline]
     pub(super) fn wait(&mut self) {
-        self.has_looked = false;
+        self.has_polled_now = false;
         if self.precision == Precision::Fine {
             self.timer.set(self.timeout);
         }
@@ -78,8 +78,8 @@ impl Poller {
     }
 
     /// Fetches events without waiting.
-    pub(super) fn look(&mut self) {
-        self.has_looked = true;
+    pub(super) fn poll_now(&mut self) {
+        self.has_polled_now = true;
         self.poll(Some(Duration::ZERO));
     }
 

@@ -279,7 +279,7 @@ impl GuardProcess {
     }
 
     /// Notices the guard's end.
-    pub fn look(&mut self) -> Fate {
+    pub fn fate(&mut self) -> Fate {
         if self.words.is_some() && matches!(self.child.try_wait(), Ok(Some(_))) {
             self.lose();
         }

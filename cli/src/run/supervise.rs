@@ -258,7 +258,7 @@ impl<'a> Run<'a> {
                 Report::Rest(rest) => self.rest = Some(rest),
             }
         }
-        match self.guard.as_mut().map(GuardProcess::look) {
+        match self.guard.as_mut().map(GuardProcess::fate) {
             None => {}
             Some(Fate::Guards) => return Ok(()),
             Some(fate) => {

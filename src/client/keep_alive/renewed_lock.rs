@@ -68,7 +68,7 @@ impl RenewedLockState {
     /// Records a loss, if it is due and was not recorded. Until it is overdue, or the deadline if
     /// the last renewal has failed, it is the masters that have not answered. After that, the loop
     /// is overdue. A later report of the loop replaces the cause.
-    fn look(&mut self, now: Moment) {
+    fn record_if_due(&mut self, now: Moment) {
         let overdue_from = match self.has_failed {
             true => self.deadline,
             false => self.overdue_at(),
@@ -139,7 +139,7 @@ impl RenewedLock {
     pub(super) fn loss(&self) -> Option<Loss> {
         let mut state = self.lock();
         let now = Clock.now();
-        state.look(now);
+        state.record_if_due(now);
         state.loss.map(|cause| self.report(&state, cause, now))
     }
 
@@ -153,7 +153,7 @@ impl RenewedLock {
             let overdue_at = state.overdue_at();
             let is_gone = matches!(state.lease_at, LeaseAt::Gone);
             if !is_gone && (now >= overdue_at || now >= until) {
-                state.look(now);
+                state.record_if_due(now);
             }
             if let Some(cause) = state.loss {
                 return Some(self.report(&state, cause, now));
@@ -173,7 +173,7 @@ impl RenewedLock {
         let mut state = self.lock();
         if state.loss_event.is_none() {
             let loss_event = super::loss_event::LossEvent::new()?;
-            state.look(Clock.now());
+            state.record_if_due(Clock.now());
             if state.loss.is_some() {
                 loss_event.notify();
             }
@@ -226,7 +226,7 @@ impl RenewedLock {
             (Some(lease), _) | (None, LeaseAt::Here(lease)) => lease,
             (None, LeaseAt::Engine(_) | LeaseAt::Gone) => return self.over(),
         };
-        state.look(Clock.now());
+        state.record_if_due(Clock.now());
         if state.loss.is_none() {
             state.deadline = lease.valid_until();
         }
@@ -243,7 +243,7 @@ impl RenewedLock {
     pub(in crate::client) fn note_renewal(&self, until: Moment) -> bool {
         let mut state = self.lock();
         let now = Clock.now();
-        state.look(now);
+        state.record_if_due(now);
         if state.loss.is_some() {
             return false;
         }
@@ -266,7 +266,7 @@ impl RenewedLock {
             state.error = loss.error;
             state.record(loss.cause);
         }
-        state.look(Clock.now());
+        state.record_if_due(Clock.now());
         self.lost.notify_all();
         // The masters may have answered that it has expired, even if the clock shows time left.
         state.deadline = state.deadline.min(lease.valid_until());
@@ -291,7 +291,7 @@ impl RenewedLock {
         let mut state = self.lock();
         let now = Clock.now();
         if now >= state.overdue_at() {
-            state.look(now);
+            state.record_if_due(now);
             self.lost.notify_all();
         }
         let (Some(cause), false) = (state.loss, matches!(state.lease_at, LeaseAt::Gone)) else {

@@ -90,25 +90,25 @@ impl Renewer {
 
     fn run(&self) {
         // A panic of a logger, or of a value that a callback has captured, ends one iteration only.
-        let mut look_at = Moment::START;
-        while !matches!(survive(|| self.turn(&mut look_at)), Some(Turn::Last)) {}
+        let mut check_at = Moment::START;
+        while !matches!(survive(|| self.turn(&mut check_at)), Some(Turn::Last)) {}
     }
 
-    fn turn(&self, look_at: &mut Moment) -> Turn {
+    fn turn(&self, check_at: &mut Moment) -> Turn {
         let redlock = self.lock().redlock.clone();
         let Some(redlock) = redlock else {
             return self.idle();
         };
-        if Clock.now() >= *look_at {
-            *look_at = self.look();
+        if Clock.now() >= *check_at {
+            *check_at = self.report_overdue();
         }
-        let watch = Order::Watch(Watch::Losses(*look_at));
-        let losses: Vec<_> = match redlock.shared.threads.run(watch, Limit::At(*look_at)) {
+        let watch = Order::Watch(Watch::Losses(*check_at));
+        let losses: Vec<_> = match redlock.shared.threads.run(watch, Limit::At(*check_at)) {
             Some(Outcome::Losses(losses)) => {
                 // Without a loss, the limit is reached, or a lock was added that is overdue
                 // earlier.
                 if losses.is_empty() {
-                    *look_at = Moment::START;
+                    *check_at = Moment::START;
                 }
                 losses
             }
@@ -122,20 +122,20 @@ impl Renewer {
     /// Reports losses that the loop has not reported: the thread that runs it may be delayed.
     /// Returns when to look again: when the next loss is overdue if nothing is renewed until then.
     /// Most locks are renewed long before.
-    fn look(&self) -> Moment {
+    fn report_overdue(&self) -> Moment {
         let locks: Vec<Arc<RenewedLock>> = self.lock().locks.values().map(Arc::clone).collect();
-        let (now, mut look_at) = (Clock.now(), Moment::END);
+        let (now, mut check_at) = (Clock.now(), Moment::END);
         let is_due = |renewed: &Arc<RenewedLock>| {
             let overdue_at = renewed.overdue_at();
             if let Some(at) = overdue_at.filter(|at| now < *at) {
-                look_at = look_at.min(at);
+                check_at = check_at.min(at);
             }
             overdue_at.is_some_and(|at| now >= at)
         };
         let (due, others): (Vec<_>, Vec<_>) = locks.into_iter().partition(is_due);
         drop(others);
         call_on_loss(due);
-        look_at.min(now.after(SLEEP_MAX))
+        check_at.min(now.after(SLEEP_MAX))
     }
 
     /// Waits for a lock, and ends the thread if none comes.

@@ -168,7 +168,7 @@ impl Poll for Poller {
         assert!(!mem::take(&mut self.panics), "planned");
     }
 
-    fn look(&mut self) {
+    fn poll_now(&mut self) {
         self.events.append(&mut self.wire.lock().answered);
     }
 }
@@ -445,7 +445,7 @@ impl Work for Toy {
         take_step();
     }
 
-    fn due(&self) -> Option<u32> {
+    fn poll_at(&self) -> Option<u32> {
         (!self.looks.is_empty()).then_some(0)
     }
 
