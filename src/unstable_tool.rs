@@ -55,7 +55,7 @@ pub enum MasterEndpoint {
         port: u16,
         /// The name of the master.
         service: String,
-        /// The user whom the Sentinels know, if they have a password.
+        /// The user for the Sentinels, if they have a password.
         user: Option<String>,
         /// Whether the Sentinels have a password.
         has_password: bool,
@@ -82,7 +82,7 @@ pub struct MasterSettings<'a> {
     pub tls: Option<TlsSettings<'a>>,
 }
 
-/// What an address says of TLS, with the paths of its files.
+/// The TLS settings of an address, with the paths of its files.
 #[derive(Default)]
 pub struct TlsSettings<'a> {
     /// The file of the roots that are trusted.
@@ -149,12 +149,12 @@ pub trait ConfigExt {
     /// The settings that all masters have in common.
     fn common(&self) -> CommonSettings<'_>;
 
-    /// What the Sentinels of a master say about a failover, if it has some. It may take a little
+    /// The answer of a master's Sentinels about a failover, if it has some. It may take a little
     /// longer than `within`.
     fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>>;
 
-    /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and whatever
-    /// happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
+    /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and everything
+    /// that happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
     /// over. An error with a text of its own says why.
     fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>>;
 
@@ -175,8 +175,8 @@ pub trait ConfigExt {
     fn trusts_later(&self, node: usize, by: Duration, within: Duration)
     -> Option<io::Result<bool>>;
 
-    /// What a client reports of a master that it cannot reach or use; `None` if it can, or if a
-    /// client cannot be made. It may take a little longer than the `connect_timeout`.
+    /// The outcome that a client reports for a master that it cannot reach or use; `None` if it
+    /// can, or if a client cannot be made. It may take a little longer than the `connect_timeout`.
     fn unreachable(&self, node: usize) -> Option<NodeReport>;
 }
 

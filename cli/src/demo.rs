@@ -19,7 +19,7 @@ use super::stage::{
 };
 use super::stopwatch::{Stopwatch, pause, wait_until};
 
-/// What "promptly" may take on a busy machine.
+/// The longest time that counts as prompt on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(1);
 /// How long the last releases may take to reach healthy masters.
 const DRAIN_CAP: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         Err(Stop::Failed(error)) => demo.page.check("the demo continues", Err(error.to_string())),
         shown => shown,
     };
-    // A reader who closed the output did not see every check.
+    // If the output was closed, not every check was shown.
     let is_shown = shown.and_then(|()| demo.page.sum_up()).is_ok();
     match is_shown && !demo.page.has_failed() {
         true => Ok(ExitCode::SUCCESS),
@@ -441,7 +441,7 @@ impl Demo {
         self.check_connected()
     }
 
-    /// The control: what the guard prevents happens.
+    /// The control: without the guard, the failure happens.
     fn without_the_guard(&mut self, held: &LockGuard) -> Result<(), Stop> {
         let rival = client(&self.urls, RestartGuard::Off)?;
         let second = ask_again(|| rival.try_lock(RESOURCE, GUARDED_TTL));

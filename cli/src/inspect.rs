@@ -1,4 +1,4 @@
-//! `muxlock inspect`: who holds a lock, on each master, and who waits for it.
+//! `muxlock inspect`: the holder of a lock on each master, and the clients that wait for it.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let mut out = io::stdout();
     let Some(period) = args.watch else {
         let seen = args.look(&redlock, &config)?;
-        // If nobody reads it, the code says it all the same.
+        // If the output is closed, the exit code still shows the result.
         let _ = out.write_all(args.show(&seen).as_bytes());
         return Ok(code(&seen));
     };
@@ -102,7 +102,7 @@ fn watch(
     }
 }
 
-/// What the masters said.
+/// The answers of the masters.
 struct Seen {
     inspection: Inspection,
     /// The queue on each master that has answered.
@@ -146,7 +146,8 @@ impl Args {
         }
     }
 
-    /// What a change is: not the time that passes, nor what a line for a change does not show.
+    /// The parts that count as a change: neither the remaining time, nor parts that the line for a
+    /// change leaves out.
     fn state(&self, seen: &Seen) -> String {
         let of = |(node, shares): (&NodeInspection, &Option<Shares>)| match (node.holding, shares) {
             (Some(holding), _) => format!("{:?} {}", node.outcome, holding.holder()),
@@ -231,7 +232,7 @@ pub fn is_other_type(node: &NodeInspection) -> bool {
     node.outcome == NodeOutcome::Held && node.holding.is_none()
 }
 
-/// Why a node did not say what it has.
+/// Why a node did not answer.
 pub fn why_unsaid(node: &NodeInspection) -> String {
     match &node.message {
         Some(message) => format!("{}: {message}", node.outcome),
@@ -239,7 +240,7 @@ pub fn why_unsaid(node: &NodeInspection) -> String {
     }
 }
 
-/// What a node said, if it has no value to show.
+/// The answer of a node that has no value to show.
 fn said(node: &NodeInspection) -> String {
     match node.outcome {
         NodeOutcome::Absent => "free".to_owned(),
@@ -249,7 +250,7 @@ fn said(node: &NodeInspection) -> String {
     }
 }
 
-/// Who holds it, in one line.
+/// The holder, in one line.
 fn summary(resource: &str, seen: &Seen) -> String {
     let resource = printable(resource);
     let inspection = &seen.inspection;

@@ -1,4 +1,5 @@
-//! `muxlock completions` and `muxlock man`: what the tool knows of itself, for shells and packages.
+//! `muxlock completions` and `muxlock man`: the tool's description of itself, for shells and
+//! packages.
 
 use std::fs;
 use std::io::{self, Write};

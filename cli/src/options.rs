@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 /// Most bytes of a configuration file, and of a password file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// What a configuration file may contain.
+/// The settings that a configuration file can contain.
 const KEYS: [&str; 11] = [
     "nodes",
     "user",
@@ -104,7 +104,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// The settings, and what to warn of.
+/// The settings, and the warnings about them.
 pub struct Settings {
     pub builder: Builder,
     pub warnings: Vec<String>,
@@ -237,7 +237,7 @@ impl Sources<'_> {
         self.in_file(setting).map(|(file, value)| file.text(setting, value)).transpose()
     }
 
-    /// The text of a setting, and who has set it.
+    /// The text of a setting, and the variable or file that it comes from.
     fn named(&self, setting: &str) -> Result<Option<(String, String)>, String> {
         if let Some(variable) = self.variable(setting) {
             return Ok(Some(variable));

@@ -20,10 +20,10 @@ pub enum Stop {
     Failed(io::Error),
 }
 
-/// The result of a check, or what happened instead.
+/// The result of a check. A failure has a text about the event that occurred instead.
 pub type Expectation = Result<(), String>;
 
-/// `otherwise` describes what happened if the check failed.
+/// `otherwise` describes the event behind a failed check.
 pub fn expect(is_so: bool, otherwise: impl FnOnce() -> String) -> Expectation {
     is_so.then_some(()).ok_or_else(otherwise)
 }

@@ -7,11 +7,11 @@ use muxlock::testing::Value;
 
 use super::wire::{Failure, Wire};
 
-/// What a queue's key has behind the lock's key.
+/// The suffix of a queue's key, behind the lock's key.
 const TAIL: &[u8] = b":muxlock:queue";
-/// What an entry begins with: it is the channel that the client listens to.
+/// The prefix of an entry, which is the channel that the client listens to.
 const CHANNEL: &[u8] = b"muxlock:";
-/// The length of what follows, in hexadecimal digits.
+/// The length of the rest, in hexadecimal digits.
 const ID_LENGTH: usize = 20;
 /// The most entries that are read.
 const ENTRIES_MAX: usize = 10;

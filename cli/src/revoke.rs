@@ -27,8 +27,8 @@ const FINGERPRINT_BYTES_MAX: usize = 8;
 /// With `--now`: how much longer than a renewal takes to come the value stays.
 const RENEWAL_SLACK: Duration = Duration::from_millis(250);
 
-/// Returns what it found, and the milliseconds until the key expires: 1 if the holder lost its key,
-/// 0 if there is none, -1 if it is another's, -2 if it never expires.
+/// Returns the value that it found, and the milliseconds until the key expires: 1 if the holder
+/// lost its key, 0 if there is none, -1 if it is another's, -2 if it never expires.
 ///
 /// The fingerprint is made as `inspect` makes it. A holder renews its lock when a third of the
 /// validity is over. So the next renewal comes within a third of the key's remaining time, finds
@@ -79,7 +79,7 @@ struct Holder {
     shown: String,
 }
 
-/// What a master did.
+/// The result of a master.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Did {
     Replaced,
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         text.push_str(&format!("{}  {said}\n", printable(&seen.address)));
     }
     let (last, code) = args.verdict(config.nodes(), &answers, &holder);
-    // If nobody reads it, the code says it all the same.
+    // If the output is closed, the exit code still shows the result.
     let _ = writeln!(io::stdout(), "{text}{last}");
     Ok(ExitCode::from(code))
 }
@@ -201,7 +201,7 @@ impl Args {
         (format!("{text}{when}"), 0)
     }
 
-    /// Whom to take it from, or the exit code of a refusal.
+    /// The holder to take it from, or the exit code of a refusal.
     fn holder(&self, inspection: &Inspection) -> io::Result<Result<Holder, u8>> {
         let left = inspection.free_in();
         if let Some(holder) = &self.holder {

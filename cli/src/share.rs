@@ -7,7 +7,7 @@ use muxlock::testing::Value;
 
 use super::wire::{Failure, Wire};
 
-/// What `PTTL` returns for a key that never expires. Without a key, it is less.
+/// The reply of `PTTL` for a key that never expires. Without a key, it is less.
 #[cfg(target_os = "linux")]
 pub const NO_TTL: i64 = -1;
 

@@ -1,4 +1,4 @@
-//! What the demo runs on, and its repeated steps: break masters, watch them, show their answers.
+//! The masters of the demo, and its repeated steps: break masters, watch them, show their answers.
 
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Questions to single masters, at the addresses of the locks.
 //!
-//! Whatever answers there may repeat what it was sent, also passwords. So errors have fixed texts,
-//! and of a server's error at most its code.
+//! A server may repeat bytes that it was sent, including passwords. So errors have fixed texts, and
+//! of a server's error at most its code.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -28,9 +28,9 @@ pub enum Failure {
     Lost(ErrorKind),
     /// There is no connection, for this reason.
     Unmade(String),
-    /// The master is not who it should be, or refuses this client.
+    /// The master is another server than expected, or refuses this client.
     Tls(TlsErrorKind),
-    /// What answers does not speak the protocol.
+    /// The server does not speak the protocol.
     Strange,
     /// The server refused.
     Refused(Refusal),
@@ -165,7 +165,7 @@ impl Refusal {
 }
 
 impl Failure {
-    /// What `ACL DRYRUN` answers if a user may not run a command.
+    /// The reply of `ACL DRYRUN` if a user lacks the right for a command.
     pub fn refused_by(text: &str) -> Failure {
         Failure::Refused(Refusal::of(&format!("NOPERM {text}")))
     }

@@ -550,7 +550,7 @@ mod tests {
         assert!(deadline.since(read.lease().valid_until()) < 4 * SECOND);
     }
 
-    /// What does not fit into the text makes the doubt greater.
+    /// Doubts that do not fit into the text make the doubt greater.
     #[test]
     fn doubt_is_not_less_where_it_is_read() {
         let mut connections = ConnectionIds::default();
@@ -708,7 +708,7 @@ mod tests {
         for kind in ["", "x", "-1", "256", "1 "] {
             assert_eq!(with(kind, "010061010062"), Err(HandOverError::Field("kind")), "{kind}");
         }
-        // A slot, and what there is not.
+        // A slot, and kinds that do not exist.
         for kind in ["4", "6", "255"] {
             let refused = Err(HandOverError::Field("resource"));
             assert_eq!(with(kind, "010061010062"), refused, "{kind}");
@@ -734,7 +734,7 @@ mod tests {
         assert_eq!(with("1", "010061"), Ok(Resource::new("a").unwrap()));
     }
 
-    /// R20: the elapsed time is the greater of what the two clocks show.
+    /// R20: the elapsed time is the greater one of the two clocks.
     #[test]
     fn time_on_the_way_is_taken_off_by_the_clock_that_says_more() {
         let now = Moment::from_nanos(77_000_000_000);
@@ -771,7 +771,7 @@ mod tests {
     /// the lock can be handed over all the same.
     #[test]
     fn doubt_that_lasts_for_ever_is_written_so_that_it_can_be_read() {
-        // What `quarantine_at` says after the reply `-9223372036854775807`.
+        // The value of `quarantine_at` after the reply `-9223372036854775807`.
         let uncounted = Duration::from_nanos(u64::MAX - Clock.now().as_nanos());
         let doubt =
             Doubt { node: 2, connections: ConnectionIds::default(), is_one_set: true, uncounted };

@@ -43,7 +43,7 @@ const PARTICIPANTS_REUSED_MAX: usize = 256;
 /// How many participants are tried to find a free one.
 const PARTICIPANTS_TRIED_MAX: usize = 8;
 
-/// What the loop does.
+/// The work of the loop.
 pub(super) trait Work {
     type Order;
     /// Identifies an order in progress.
@@ -60,11 +60,11 @@ pub(super) trait Work {
     /// Begins an order. It must not panic: the order would be lost.
     fn begin(&mut self, order: Self::Order) -> Begun<Self>;
 
-    /// Sends what was begun.
+    /// Sends the commands of begun orders.
     fn send(&mut self);
 
-    /// Handles the events of a wait, and what is due. If `alone` is the only awaited order, the
-    /// rest may be deferred once that order is done.
+    /// Handles the events of a wait, and due timers. If `alone` is the only awaited order, the rest
+    /// may be deferred once that order is done.
     fn turn(&mut self, poller: &mut Self::Poller, alone: Option<Self::Id>);
 
     /// Same as [`turn`](Work::turn), without the poller, for an order whose limit is reached.
@@ -94,7 +94,7 @@ pub(super) trait Work {
     /// The outcome is no longer awaited. It must not panic.
     fn give_up(&mut self, outcome: Self::Outcome);
 
-    /// What remains of an order that is no longer awaited and was not begun.
+    /// The rest of an order that is no longer awaited and was not begun.
     fn withdraw(order: Self::Order) -> Option<Self::Order>;
 
     fn has_report(&self) -> bool;
@@ -134,7 +134,7 @@ pub(super) enum Begun<W: Work + ?Sized> {
     Unattended,
 }
 
-/// What the leader waits with.
+/// The leader's means of waiting.
 pub(super) trait Poll {
     type Waker: Wake;
 
@@ -152,7 +152,7 @@ pub(super) trait Wake {
 
 type WakerOf<W> = <<W as Work>::Poller as Poll>::Waker;
 
-/// The threads, and what they share.
+/// The state that the threads share.
 pub(super) struct LeaderFollower<W: Work> {
     submissions: Mutex<Submissions<W>>,
     waker: WakerOf<W>,
@@ -592,7 +592,7 @@ impl<'a, W: Work> Caller<'a, W> {
         }
     }
 
-    /// No thread waits for what was begun.
+    /// No thread waits for the begun order.
     #[inline]
     fn forget(&mut self, begun: Begun<W>) {
         match begun {
@@ -697,8 +697,8 @@ impl<'a, W: Work> Caller<'a, W> {
         }
     }
 
-    /// Its limit is reached, and it has the loop because no other thread works. It handles what is
-    /// known by now; if its outcome is not among that, it takes its order back.
+    /// Its limit is reached, and it has the loop because no other thread works. It handles the
+    /// events so far; if they do not end its order, it takes the order back.
     #[cold]
     fn take_back(&mut self) {
         let state = self.state.as_mut().expect("it works");
@@ -1023,7 +1023,8 @@ impl<'a, W: Work> Caller<'a, W> {
     }
 
     /// The thread panicked. Orders that it took but did not begin go back to the submissions, and
-    /// all threads are called. What no thread waits for is left to the next one at the loop.
+    /// all threads are called. Work that no thread waits for is left to the next thread at the
+    /// loop.
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
@@ -1073,8 +1074,8 @@ impl<W: Work> Drop for Caller<'_, W> {
     }
 }
 
-/// Guards the delivery of a report. If that panics, the thread waits for nothing from then on, and
-/// what it had is left to the next thread at the loop.
+/// Guards the delivery of a report. If that panics, the thread waits for nothing from then on. Its
+/// order and its outcome are left to the next thread at the loop.
 struct Delivery<'h, 'a, W: Work> {
     caller: &'h mut Caller<'a, W>,
 }

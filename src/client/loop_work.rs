@@ -48,8 +48,8 @@ pub(super) enum Order {
     Stop(OpId),
 }
 
-/// What a thread waits to learn about the masters. Each turn of the loop checks it, after polling
-/// the sockets.
+/// A condition of the masters that a thread waits for. Each turn of the loop checks it, after
+/// polling the sockets.
 #[derive(Clone, Copy)]
 pub(super) enum Watch {
     Nodes,

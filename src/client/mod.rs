@@ -519,7 +519,7 @@ impl Redlock {
         }
     }
 
-    /// What an order shows, for however long that takes; nothing in a forked process.
+    /// The outcome of an order, without a limit; the default in a forked process.
     fn look<T: Default>(&self, order: Order, read: impl FnOnce(Outcome) -> T) -> T {
         if !self.is_owner_process() {
             return T::default();

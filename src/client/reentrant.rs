@@ -50,7 +50,7 @@ pub struct Reentrant(Arc<Shared>);
 struct Shared {
     redlock: Redlock,
     resource: Resource,
-    /// What each thread holds. More than one thread may, if the lock of one of them is over.
+    /// The locks of each thread. More than one thread may, if the lock of one of them is over.
     holds: Mutex<HashMap<ThreadId, Hold>>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls this with what the current thread holds. Other threads are not kept waiting.
+    /// Calls this with the locks of the current thread. Other threads are not kept waiting.
     fn with_own<T>(&self, change: impl FnOnce(&mut Hold) -> T) -> Option<T> {
         let thread = thread::current().id();
         let mut hold = self.holds().remove(&thread)?;
@@ -152,9 +152,8 @@ impl ReentrantGuard {
         extended.unwrap_or_else(|| Err(LockError::expired()))
     }
 
-    /// Gives this guard up. The last one releases the lock, and returns what
-    /// [`LockGuard::unlock`] does: **check [`was_held`](Released::was_held)**. The others return
-    /// `None`.
+    /// Gives this guard up. The last one releases the lock, and returns the result of
+    /// [`LockGuard::unlock`]: **check [`was_held`](Released::was_held)**. The others return `None`.
     ///
     /// # Errors
     /// The same as [`LockGuard::unlock`].

@@ -1,4 +1,4 @@
-//! What ends waits from outside of the loop: a waiter that is cancelled, or a client that is
+//! Signals that end waits from outside of the loop: a waiter that is cancelled, or a client that is
 //! closed. Raising a signal stores two flags and wakes the loop. It takes no mutex and allocates
 //! nothing, so a signal handler may do it.
 
@@ -46,7 +46,7 @@ impl Signals {
         self.raise();
     }
 
-    /// The loop looks once; what it has to see must be stored before.
+    /// The loop checks once; the flags must be stored before.
     fn raise(&self) {
         self.is_raised.store(true, Ordering::Release);
         self.wake();

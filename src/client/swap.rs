@@ -105,7 +105,7 @@ impl Redlock {
             Some(lease) if !is_again => {
                 self.shared.threads.run_behind(Order::Abandon(lease), order, limit)
             }
-            // Who waits for it hears of the release before this client asks again (W7, W13).
+            // A waiting client is notified of the release before this client asks again (W7, W13).
             Some(lease) => {
                 let until = match patience {
                     Patience::OneRound => self.round_ends(),

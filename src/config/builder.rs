@@ -16,7 +16,7 @@ const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 const FENCING_KEY_DEFAULT: &str = "muxlock:fence";
-/// "A 1 % drift" is the customary figure; it covers what NTP slewing does (R23).
+/// "A 1 % drift" is the customary figure; it covers the slewing of NTP (R23).
 const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
 
 /// Settings of a lock client. Start from [`Redlock::builder`](crate::Redlock::builder).

@@ -1,4 +1,5 @@
-//! TLS: whom the client trusts, and as whom it appears. Files are read here, and nothing is sent.
+//! TLS: the servers that the client trusts, and the client's own certificate. Files are read here,
+//! and nothing is sent.
 
 use std::fmt;
 use std::fs::File;
@@ -102,7 +103,7 @@ pub(crate) struct NodeTls {
     config: Arc<ClientConfig>,
     /// The name that the server's certificate must have.
     name: ServerName<'static>,
-    /// What its address says.
+    /// The settings of its address.
     pub(crate) url: TlsUrl,
 }
 
@@ -180,7 +181,7 @@ impl<'a> Maker<'a> {
         config.enable_early_data = false;
         config.resumption = Resumption::in_memory_sessions(SESSIONS_PER_NODE);
         let node = NodeTls { config: Arc::new(config), name, url: url.clone() };
-        // What is wrong with the settings shows here, not at each connection.
+        // Wrong settings fail here, not at each connection.
         node.session().map_err(|error| error.to_string())?;
         Ok(node)
     }
@@ -306,7 +307,7 @@ fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>,
 }
 
 fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
-    // What stands in the place of a path may be a secret.
+    // A text in the place of a path may be a secret.
     if path.contains("-----BEGIN") {
         return Err(format!("{parameter} names a file; Tls::new() takes PEM from memory"));
     }
@@ -326,7 +327,7 @@ fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// One certificate or more. The errors of the parser quote what it read, so they are not shown.
+/// One certificate or more. The errors of the parser quote the text, so they are not shown.
 fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(pem).collect();
     match found {

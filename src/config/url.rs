@@ -306,7 +306,7 @@ fn parse_tls(scheme: &str, rest: &str) -> Result<NodeUrl, String> {
     Ok(NodeUrl { tls: Some(TlsUrl::new(for_tls)?), ..url })
 }
 
-/// What follows the scheme, in parts that are not decoded yet.
+/// The rest of an address after its scheme, in parts that are not decoded yet.
 struct Parts<'a> {
     credentials: Option<&'a str>,
     /// Where the server is.
@@ -321,9 +321,9 @@ fn split<'a>(rest: &'a str, is_endpoint: fn(&str) -> bool) -> Result<Parts<'a>, 
         Some((credentials, rest)) => (Some(credentials), rest),
         None => (None, rest),
     };
-    // Is that @ in the query of an address that has ended before? What follows it is then no host,
-    // and may be the rest of a password.
-    // A slash may just as well be the password's, unless a host and a port are before it.
+    // Is that @ in the query of an address that has ended before? The text behind it is then no
+    // host, and may be the rest of a password. A slash may just as well be the password's, unless a
+    // host and a port are before it.
     let has_ended = |text: &str| {
         let mut ends = text.match_indices(['?', '#', '/']);
         ends.any(|(at, end)| {
@@ -364,7 +364,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The address, without what is for TLS.
+    /// The address, without its TLS settings.
     fn url(&self, endpoint: Endpoint, parameters: Parameters) -> Result<NodeUrl, String> {
         let credentials = self.credentials.map(parse_credentials).transpose()?;
         let (user, password) = credentials.unwrap_or_default();
@@ -438,8 +438,8 @@ fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     parts.url(Endpoint::Unix(path), parameters)
 }
 
-/// A path is shown in errors and log records. So what may separate a password from it in an address
-/// of another client must be encoded.
+/// A path is shown in errors and log records. So a character that may separate a password from it
+/// in an address of another client must be encoded.
 fn parse_path(text: &str) -> Result<PathBuf, String> {
     if !text.starts_with('/') {
         return Err(format!("the socket's path is not absolute; the form is {UNIX_FORM}"));
@@ -559,7 +559,7 @@ fn decode(part: &str, text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(refused)
 }
 
-/// What an error may show of an address: its scheme, and where the server is if that was
+/// The parts of an address that an error may show: its scheme, and where the server is if that was
 /// understood. The rest may be a credential.
 fn understood(url: &str) -> String {
     let first = addresses(url).next().unwrap_or_default();
@@ -810,7 +810,7 @@ mod tests {
         }
     }
 
-    /// What does not begin like an address may be the rest of a password.
+    /// A text that does not begin like an address may be the rest of a password.
     #[test]
     fn list_is_cut_only_before_an_address() {
         let table: [(&str, &[&str]); 6] = [

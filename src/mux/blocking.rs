@@ -101,7 +101,7 @@ impl<S: ReadWrite> Timed<S> {
             self.socket.set_timeout(left(self.deadline)?)?;
             match act(&mut self.socket) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What sockets say when their timeout is over.
+                // The errors of sockets whose timeout is over.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return Err(ErrorKind::TimedOut.into());
                 }
@@ -139,7 +139,7 @@ mod tests {
     fn an_address_that_says_nothing_leaves_time_to_the_next() {
         let silent = crate::mux::socket::narrow_listener();
         let address = silent.local_addr().unwrap();
-        // Once its backlog is full, the system drops what asks for a connection.
+        // Once its backlog is full, the system drops requests for a connection.
         let soon = Duration::from_millis(50);
         let full: Vec<_> =
             std::iter::from_fn(|| TcpStream::connect_timeout(&address, soon).ok()).collect();

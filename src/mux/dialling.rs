@@ -141,7 +141,7 @@ impl Driver {
             Ok(true) => {
                 let address = beside.address;
                 connection.beside = None;
-                // What was on its way has arrived: the first one may have spoken first.
+                // Bytes on their way have arrived: the first one may have spoken first.
                 self.receive(node, true);
                 if self.engine.node(node).is_lost_if_another_answers() {
                     self.nodes[node].address = address;

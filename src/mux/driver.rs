@@ -30,8 +30,8 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Most commands sent in one turn, each to all its nodes.
 const COMMANDS_PER_TURN_MAX: usize = 2_048;
 
-/// An engine, and a socket for each of its nodes. It carries out what the engine asks for, and
-/// passes on what comes in.
+/// An engine, and a socket for each of its nodes. It carries out the actions of the engine, and
+/// passes replies to it.
 ///
 /// The owner waits for events, reads the clock, and writes the log records that are collected here.
 /// In a forked process the owner may only call [`leave_to_parent`](Driver::leave_to_parent) (R24).
@@ -59,7 +59,7 @@ pub(crate) struct Driver {
 
 const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
 
-/// What is known here of one node.
+/// The driver's state of one node.
 pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
     pub(super) beside: Option<Beside>,
@@ -168,7 +168,7 @@ impl Driver {
         self.engine.let_go(now, lease);
     }
 
-    /// Cancels an operation that no caller waits for, and releases what it holds.
+    /// Cancels an operation that no caller waits for, and releases its keys.
     pub(crate) fn forsake(&mut self, now: Moment, id: OpId) {
         if let Cancelled::Extension(lease) = self.engine.cancel(now, id) {
             self.engine.abandon(now, lease);
@@ -232,7 +232,7 @@ impl Driver {
         &self.engine
     }
 
-    /// The engine, to be given what concerns no socket. The commands leave with the next
+    /// The engine, for calls that concern no socket. The commands leave with the next
     /// [`flush`](Driver::flush).
     #[inline]
     pub(crate) fn engine_mut(&mut self) -> &mut Engine {
@@ -253,14 +253,14 @@ impl Driver {
         self.away_until = was_away.then_some(now);
     }
 
-    /// As [`after_wait`](Driver::after_wait), with what [`after_poll`](Driver::after_poll) would be
-    /// told: until when no thread was waiting, if that was long.
+    /// As [`after_wait`](Driver::after_wait), with the argument of
+    /// [`after_poll`](Driver::after_poll): until when no thread was waiting, if that was long.
     pub(crate) fn after_absence(&mut self, now: Moment, away_until: Option<Moment>) {
         self.after_wait(now);
         self.away_until = away_until;
     }
 
-    /// Does what is due: timeouts, retries, reconnects; then sends. Call it after each wait, when
+    /// Handles due timers: timeouts, retries, reconnects; then sends. Call it after each wait, when
     /// the events have been handled.
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         #[cfg(not(unix))]
@@ -298,8 +298,8 @@ impl Driver {
         due
     }
 
-    /// Sends what was started. It writes no log: if a logger panicked then, what the caller took
-    /// before would be lost.
+    /// Sends the commands of started operations. It writes no log: if a logger panicked then, the
+    /// outcome that the caller took before would be lost.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.engine.has_actions() || self.engine.nodes().has_notices() {
@@ -311,7 +311,7 @@ impl Driver {
         self.engine.forget_randomness();
     }
 
-    /// Sends what the sockets accept, before the end; it does not wait.
+    /// Sends as much as the sockets accept, before the end; it does not wait.
     pub(crate) fn finish(&mut self) {
         // An action can fail a node, which adds actions. Each node fails at most once, since it is
         // not connected again.
@@ -342,7 +342,7 @@ impl Driver {
         }
     }
 
-    /// Tells the engine what has happened to a node, at the time that it knows.
+    /// Passes an event of a node to the engine, at the time that it knows.
     pub(super) fn notify_engine(&mut self, node: usize, event: NodeEvent<'_>) {
         let now = self.engine.last_now();
         self.engine.handle_node(now, node, event);
@@ -430,8 +430,8 @@ impl Driver {
 
     #[cold]
     fn send_failed(&mut self, node: usize, error: &io::Error) {
-        // Read again: what was written to this node before may have arrived as late as now, and no
-        // debt for it may end too early.
+        // Read again: bytes that were written to this node before may have arrived as late as now,
+        // and no debt for it may end too early.
         self.fail(Clock.now(), node, Failed::disconnected(error));
     }
 
@@ -478,8 +478,8 @@ impl Driver {
         }
     }
 
-    /// Finishes connecting, and sends what was kept. Returns whether there may be something to
-    /// read.
+    /// Finishes connecting, and sends the bytes that were kept. Returns whether there may be
+    /// something to read.
     #[cold]
     pub(super) fn finish_connect(&mut self, now: Moment, node: usize) -> bool {
         if self.nodes[node].beside.is_some() {
@@ -572,7 +572,7 @@ fn end(socket: Socket, failed: Failed) -> Failed {
     failed
 }
 
-/// Anyone in the network can read and change what such a node and the client say.
+/// Anyone in the network can read and change the bytes between such a node and the client.
 #[cfg(feature = "tls-no-provider")]
 fn note_unverified(config: &Config, records: &mut Records) {
     for node in config.nodes.iter() {
@@ -645,7 +645,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Waits for what happens next, and handles it.
+    /// Waits for the next event, and handles it.
     fn turn(driver: &mut Driver, poll: &mut Poll, events: &mut Events) {
         let timeout = driver.due().map(|due| due.since(Clock.now()));
         poll.poll(events, timeout).unwrap();
@@ -716,7 +716,7 @@ mod tests {
         (driver, poll, server)
     }
 
-    /// R17: what was left unread when the node owed nothing precedes the next command.
+    /// R17: bytes that were left unread when the node owed nothing precede the next command.
     #[test]
     fn bytes_that_were_left_unread_are_looked_at_before_a_command() {
         let (mut driver, mut poll, server) = connected(&[HANDSHAKE_REPLIES, b"+OK\r\n"]);
@@ -727,7 +727,7 @@ mod tests {
         let mut server = server.join().unwrap();
         server.write_all(b"+OK\r\n").unwrap();
         poll.poll(&mut events, None).unwrap();
-        // As if it had been read a moment ago, but for what was announced.
+        // As if it had been read a moment ago, except for announced bytes.
         let now = Clock.now();
         driver.engine.advance(now);
         (driver.looked_at, driver.nodes[0].read_at) = (now, now);

@@ -17,7 +17,7 @@ use super::sentinel::Located;
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{LookupWaker, Trigger};
 
-/// What a lookup found.
+/// The result of a lookup.
 pub(super) type Found = io::Result<Located>;
 
 /// The state of the lookup of a node's name.

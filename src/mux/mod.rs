@@ -463,9 +463,9 @@ impl Multiplexer {
         }
     }
 
-    /// Handles a readiness event, and sends what follows from it. Returns whether its token belongs
-    /// to this multiplexer. For several events, [`handle_events`](Multiplexer::handle_events) is
-    /// cheaper.
+    /// Handles a readiness event, and sends the resulting commands. Returns whether its token
+    /// belongs to this multiplexer. For several events,
+    /// [`handle_events`](Multiplexer::handle_events) is cheaper.
     pub fn handle_event(&mut self, event: &Event) -> bool {
         if !self.owner.is_current() {
             return false;
@@ -507,7 +507,7 @@ impl Multiplexer {
         self.driver.after_absence(now, waits_since.filter(was_away));
     }
 
-    /// Does what is due: timeouts, retries, reconnects. Call it after each wait, unless you use
+    /// Handles due timers: timeouts, retries, reconnects. Call it after each wait, unless you use
     /// [`handle_events`](Multiplexer::handle_events).
     pub fn handle_timeout(&mut self) {
         self.handle_events([]);

@@ -1,4 +1,4 @@
-//! What the driver reads from its sockets, when, and how much in one turn.
+//! The driver's reading: which sockets, when, and how much in one turn.
 
 use std::io;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl Driver {
         self.looked_at = looked_at;
     }
 
-    /// Does what a node's socket is ready for. `to_the_end`: the poll may not announce the bytes
+    /// Handles the readiness of a node's socket. `to_the_end`: the poll may not announce the bytes
     /// again, so a short read is not the end.
     pub(super) fn read_node(&mut self, node: usize, to_the_end: bool) {
         let (now, connection) = (self.engine.last_now(), &mut self.nodes[node]);
@@ -147,7 +147,7 @@ impl Driver {
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
-        // What an earlier turn has left comes first.
+        // The rest of an earlier turn comes first.
         let received = match to_the_end || is_unread {
             true => Ok(Received::Some),
             false => socket.receive(),
@@ -155,7 +155,7 @@ impl Driver {
         self.drain(node, received, to_the_end, most);
     }
 
-    /// Handles what was received, then reads and handles the rest.
+    /// Handles the received bytes, then reads and handles the rest.
     #[inline(never)]
     fn drain(
         &mut self,
@@ -177,7 +177,7 @@ impl Driver {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
                 self.fail(self.engine.last_now(), node, outcome);
             }
-            // What was announced may have been the end of a watch for failovers, or an answer on a
+            // The announced event may have been the end of a watch for failovers, or an answer on a
             // second connection.
             Ok(true) => {
                 self.ask_lookup(node);
@@ -200,8 +200,8 @@ impl Driver {
     }
 }
 
-/// Handles what was read, then reads and handles the rest. Returns whether everything was read that
-/// is to be read in this turn. An error ends the connection.
+/// Handles the bytes that were read, then reads and handles the rest. Returns whether everything
+/// was read that is to be read in this turn. An error ends the connection.
 #[inline(always)]
 fn drain(
     engine: &mut Engine,

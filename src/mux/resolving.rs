@@ -1,4 +1,4 @@
-//! Where a node is: its driver looks that up, and connects to what was found.
+//! Where a node is: its driver looks that up, and connects to the address.
 
 use std::io;
 use std::mem;

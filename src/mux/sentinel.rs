@@ -19,7 +19,7 @@ const REASONS_MAX: usize = 3;
 /// How often one of the Sentinels is asked while the node is connected.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a Sentinel says about a failover.
+/// The answer of a Sentinel about a failover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failover {
     /// A master that has not answered for so long counts as down.
@@ -144,7 +144,7 @@ impl Search {
                 return Ok(Located { master_for, epoch, ..last.clone() });
             }
         }
-        // Who leads a failover still names the old master, with the epoch of the new one.
+        // The leader of a failover still names the old master, with the epoch of the new one.
         let newest = all.into_iter().max_by_key(|it| (!it.is_failing_over, it.epoch));
         let before = |it: &Located| it.epoch.saturating_sub(u64::from(it.is_failing_over));
         let newest = newest.map(|it| Located { epoch: before(&it), ..it.for_later() });
@@ -169,7 +169,7 @@ impl Search {
         let (host, port) = &self.sentinels.hosts[self.next % self.sentinels.hosts.len()];
         self.next = self.next.wrapping_add(1);
         let failed = |why: &str| {
-            // What a Sentinel says may be anything.
+            // The answer of a Sentinel may be anything.
             let why = printable(why);
             io::Error::new(ErrorKind::NotFound, format!("{host}:{port}: {why}"))
         };
@@ -203,7 +203,7 @@ impl Search {
             self.lost(&error, phase, MAYBE_NO_TLS)
         })?;
         let Sentinels { user, password, service, .. } = &*self.sentinels;
-        // What it said before it closed the connection is read all the same.
+        // Its answer from before it closed the connection is read all the same.
         let written = stream
             .write_all(&ask(user.as_deref(), password.as_deref(), service))
             .and_then(|()| stream.flush());
@@ -281,7 +281,7 @@ fn all_of(failures: &[io::Error]) -> io::Error {
     io::Error::new(ErrorKind::NotFound, words.join("; "))
 }
 
-/// What a Sentinel's error means, with its code.
+/// The meaning of a Sentinel's error, with its code.
 fn refused(refusal: SentinelRefusal, service: &str) -> String {
     let text = match refusal {
         SentinelRefusal::NoPassword => {
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// What was said long ago has become more.
+    /// A duration that was reported long ago has grown.
     #[test]
     fn ages_are_compared_at_one_moment() {
         let slow = |age: &str, pause: u64| {

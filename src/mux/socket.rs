@@ -146,7 +146,7 @@ impl Socket {
         self.tls.as_ref()?.failure.as_ref()
     }
 
-    /// Sends the bytes, and keeps what the socket does not accept.
+    /// Sends the bytes, and keeps those that the socket does not accept.
     #[inline(always)]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         #[cfg(feature = "tls-no-provider")]
@@ -163,7 +163,7 @@ impl Socket {
         }
     }
 
-    /// Sends what the first write left, or keeps it.
+    /// Sends the rest of the first write, or keeps it.
     #[cold]
     fn send_with(&mut self, bytes: &[u8], written: io::Result<usize>) -> io::Result<()> {
         let sent = match written {
@@ -179,7 +179,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends what was kept.
+    /// Sends the bytes that were kept.
     pub(super) fn send_rest(&mut self) -> io::Result<()> {
         send_rest(&mut self.stream, &mut self.unsent)
     }
@@ -247,9 +247,9 @@ fn write_some(stream: &mut Stream, bytes: &[u8]) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// Reads what is there, so that closing the socket does not reset the connection. `redis-server`
-/// reads one record of TLS at a time, and drops those that are left when it finds a reset: among
-/// them may be a release.
+/// Reads the available bytes, so that closing the socket does not reset the connection.
+/// `redis-server` reads one record of TLS at a time, and drops those that are left when it finds a
+/// reset: among them may be a release.
 #[cfg(feature = "tls-no-provider")]
 fn drain(stream: &mut Stream) {
     let mut bytes = [0; 4096];

@@ -91,8 +91,8 @@ impl Standalone {
         &mut self.mux
     }
 
-    /// Does all pending work without waiting: polls the sockets once, then does what
-    /// [`handle_events`](Multiplexer::handle_events) does, within the same bounds.
+    /// Does all pending work without waiting: polls the sockets once, then handles the events like
+    /// [`handle_events`](Multiplexer::handle_events), within the same bounds.
     ///
     /// # Errors
     /// The same errors as [`wait`](Standalone::wait).

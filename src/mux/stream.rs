@@ -24,7 +24,7 @@ impl Stream {
         }
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(into),
@@ -33,7 +33,7 @@ impl Stream {
         }
     }
 
-    /// Writes what the socket accepts.
+    /// Writes as much as the socket accepts.
     pub(super) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.write(from),
@@ -42,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// Writes what the socket accepts of several pieces.
+    /// Writes as much of several pieces as the socket accepts.
     #[cfg(feature = "tls-no-provider")]
     pub(super) fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
         match self {
@@ -89,7 +89,7 @@ pub(super) enum Received {
 }
 
 impl Received {
-    /// What a read of so many bytes into so much room means; there were some.
+    /// The meaning of a read of so many bytes into so much room; there were some.
     #[inline(always)]
     pub(super) fn of(count: usize, room: usize) -> Received {
         // epoll reports a new edge after a short read; other systems do not.

@@ -94,7 +94,7 @@ impl Session {
         Ok(Session { rustls, plaintext: 0, is_drained: false, is_ended: false, failure })
     }
 
-    /// Does what can be done of the handshake, once the socket is connected.
+    /// Continues the handshake as far as possible, once the socket is connected.
     pub(super) fn handshake(
         &mut self,
         stream: &mut Stream,
@@ -117,7 +117,7 @@ impl Session {
         Ok(TlsProgress::Unread)
     }
 
-    /// Encrypts and sends the bytes, and keeps what the socket does not accept.
+    /// Encrypts and sends the bytes, and keeps those that the socket does not accept.
     #[inline(never)]
     pub(super) fn send(
         &mut self,
@@ -170,7 +170,7 @@ impl Session {
         count
     }
 
-    /// Decrypts and handles what was read.
+    /// Decrypts and handles the bytes that were read.
     fn process(&mut self, stream: &mut Stream, unsent: &mut BytesMut) -> io::Result<()> {
         let before = self.rustls.protocol_version();
         match self.rustls.process_new_packets() {
@@ -249,7 +249,7 @@ impl Write for Outlet<'_> {
     }
 }
 
-/// A blocking stream with TLS. Its errors tell what is wrong with TLS.
+/// A blocking stream with TLS. Its errors name the TLS problem.
 pub(super) struct Blocking<S: Read + Write>(StreamOwned<ClientConnection, S>);
 
 impl<S: Read + Write> Blocking<S> {
@@ -367,7 +367,7 @@ fn spaced(name: &str) -> String {
     words
 }
 
-/// What is wrong with a certificate, and what to do.
+/// The problem of a certificate, and its fix.
 fn words_of_certificate(error: &CertificateError) -> String {
     use CertificateError::*;
     match error {
@@ -529,7 +529,7 @@ mod tests {
         assert_eq!(replies, 1 + SHORT);
     }
 
-    /// A server that sends without end keeps nobody else waiting.
+    /// A server that sends without end does not delay others.
     #[test]
     fn turn_of_a_handshake_reads_a_bounded_number_of_times() {
         let (mut client, mut socket) = connect();

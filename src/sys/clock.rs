@@ -10,9 +10,9 @@ use crate::moment::Moment;
 ///
 /// It combines a clock that counts during suspend with the wall clock. When a host pauses a virtual
 /// machine, only the wall clock shows it: it jumps forward when it is corrected. So a forward jump
-/// counts as elapsed time, whatever its reason, and a backward jump counts as none. Either way, a
-/// lock is never considered valid for too long. [`Moment`] keeps the jumps apart, for waits that
-/// must not be too short.
+/// counts as elapsed time, for any reason, and a backward jump counts as none. Either way, a lock
+/// is never considered valid for too long. [`Moment`] keeps the jumps apart, for waits that must
+/// not be too short.
 ///
 /// - Linux and Android: `CLOCK_BOOTTIME`;
 /// - other Apple systems: `CLOCK_MONOTONIC`, which counts as `mach_continuous_time` does;
@@ -54,8 +54,8 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// The time since `earlier`: the greater of what the two clocks show. `None` if `earlier` is
-    /// later on the steady clock.
+    /// The time since `earlier`: the greater one of the two clocks. `None` if `earlier` is later on
+    /// the steady clock.
     pub(crate) fn since(self, earlier: Stamp) -> Option<Duration> {
         let steady = self.steady_nanos.checked_sub(earlier.steady_nanos)?;
         let wall = self.wall_nanos.saturating_sub(earlier.wall_nanos);
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// R20: the elapsed time is the greater of what the two clocks show.
+    /// R20: the elapsed time is the greater one of the two clocks.
     #[test]
     fn jump_forward_counts_as_time_and_a_jump_back_as_none() {
         let clock = WallClock::new();

@@ -1,4 +1,4 @@
-//! What the library asks the operating system for: the time, its own process, random bytes.
+//! The library's requests to the operating system: the time, its own process, random bytes.
 
 pub(crate) mod clock;
 pub(crate) mod entropy;

@@ -1,12 +1,12 @@
-//! Bugs to plant: pieces of source, and what is put in their place.
+//! Bugs to plant: pieces of source, and their replacements.
 
 use std::fs;
 use std::path::Path;
 
-/// A bug: a piece of text, and what is put in its place.
+/// A bug: a piece of text, and its replacement.
 pub struct Bug {
     pub name: String,
-    /// What it is, and which rule it breaks.
+    /// Its description, and the rule that it breaks.
     pub about: String,
     pub path: String,
     old: String,
@@ -17,12 +17,12 @@ impl Bug {
     /// Reads a file of this form:
     ///
     /// ```text
-    /// # What the bug is, and which rule it breaks
+    /// # A description of the bug, and the rule that it breaks
     /// src/some/file.rs
     /// --- old
     /// text that occurs once
     /// --- new
-    /// what is put in its place
+    /// its replacement
     /// ```
     fn parse(name: &str, text: &str) -> Bug {
         let wrong = |what: &str| -> ! { panic!("{name}.bug: {what}") };
@@ -70,14 +70,14 @@ pub fn all(folder: &Path) -> Vec<Bug> {
     bugs
 }
 
-/// Copies a file or a folder, without touching what is the same already: builds look at times. What
-/// an earlier copy has left there and `from` does not have is removed.
+/// Copies a file or a folder, without touching equal files: builds compare times. Files of an
+/// earlier copy that `from` lacks are removed.
 pub fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         remove_others(from, to);
         for entry in fs::read_dir(from).expect("the folder is readable") {
             let entry = entry.expect("the folder is readable");
-            // A crate below has a folder of its own for what it builds.
+            // A crate below has its own folder for build results.
             if entry.file_name() != "target" {
                 copy(&entry.path(), &to.join(entry.file_name()));
             }

@@ -52,8 +52,8 @@ fn path_of(test: &str) -> String {
     }
 }
 
-/// Runs `body`, which is that of this test, in a process of its own: it counts what the process
-/// has, or changes it. What it prints is shown if it fails.
+/// Runs `body`, which is that of this test, in a process of its own: it counts resources of the
+/// process, or changes them. Its output is shown if it fails.
 #[track_caller]
 pub fn alone(test: &str, body: impl FnOnce()) {
     if is_child(test) {
@@ -66,7 +66,7 @@ pub fn alone(test: &str, body: impl FnOnce()) {
 }
 
 /// Whether this process is the child that runs this test. It is ended if it hangs: its parent reads
-/// what it tells to the end.
+/// its lines to the parent.
 pub fn is_child(test: &str) -> bool {
     let is_child = env::var(CHILD_VARIABLE).is_ok_and(|named| named == test);
     if is_child {

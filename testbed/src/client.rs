@@ -1,4 +1,5 @@
-//! Clients as tests make them, what their errors say, and which server they may be tried on.
+//! Clients as tests make them, the texts of their errors, and the servers that they may be tried
+//! on.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +19,8 @@ use crate::{PATIENT, soon};
 /// 8.4 on, Valkey from 9 on.
 pub const DELETING_SERVER_VARIABLE: &str = "MUXLOCK_TEST_SERVER";
 
-/// A client of which every node is ready to vote and owes no answer, as to what is tried out after
-/// the handshake: connecting itself waits for a quorum only.
+/// A client of which every node is ready to vote and owes no answer to a trial after the handshake:
+/// connecting itself waits for a quorum only.
 #[track_caller]
 pub fn all_ready(builder: &Builder) -> Redlock {
     let redlock = builder.connect().unwrap_or_else(|error| panic!("{error}"));
@@ -71,7 +72,7 @@ pub fn info(master: &Master, section: &str, field: &str) -> String {
     line.unwrap_or_else(|| panic!("{section} has {field}")).to_owned()
 }
 
-/// Patient settings: whatever is slow, nothing times out within a test.
+/// Patient settings: nothing times out within a test, even on a slow machine.
 ///
 /// The restart guard is off: with it, servers that a test has just started would not vote.
 pub fn patient<I>(urls: I) -> Builder
@@ -86,7 +87,7 @@ where
         .restart_guard(RestartGuard::Off)
 }
 
-/// What each node said, in the order of configuration.
+/// The outcome of each node, in the order of configuration.
 pub fn outcomes(error: &LockError) -> Vec<NodeOutcome> {
     error.nodes().iter().map(|report| report.outcome).collect()
 }
@@ -97,7 +98,7 @@ pub fn count(error: &LockError, outcome: NodeOutcome) -> usize {
 }
 
 /// A server that compares and deletes by itself: the one that the environment names, or one on
-/// PATH. `None`, said where nobody can miss it, if there is none.
+/// PATH. `None`, with a note that is always shown, if there is none.
 ///
 /// # Panics
 ///
@@ -123,9 +124,10 @@ pub fn deleting_server(test: &str) -> Option<OsString> {
     server
 }
 
-/// For what a machine or a server lacks. It is seen even if the test's output is not.
+/// A note about a missing feature of the machine or the server. It is seen even if the test's
+/// output is not.
 pub fn skip(test: &str, reason: impl Display) {
-    // Not by a macro, of which the harness would keep to itself what it prints.
+    // Not by a macro, whose output the harness would capture.
     let text = format!("\nSKIPPED: {test}: {reason}\n");
     // It fails if nothing reads it.
     let _ = io::stderr().write_all(text.as_bytes());
@@ -148,7 +150,7 @@ pub fn scripts_write_anyway(master: &Master, test: &str) -> bool {
 }
 
 /// Whether the servers that tests start are older than this version of Redis, or compatible only
-/// with an older one. Then the test is skipped: it needs what `missing` names.
+/// with an older one. Then the test is skipped: it needs the feature that `missing` names.
 ///
 /// # Panics
 ///

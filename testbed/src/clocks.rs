@@ -13,8 +13,8 @@ use muxlock::testing::{Master, Value};
 
 use crate::{Folder, soon};
 
-/// Shifts what the process takes for the time of day by the seconds in a file. It asks the kernel
-/// itself, and allocates nothing, since an allocator may ask for the time before it is ready.
+/// Shifts the process's time of day by the seconds in a file. It asks the kernel itself, and
+/// allocates nothing, since an allocator may ask for the time before it is ready.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -78,7 +78,7 @@ impl Clocks {
     ///
     /// # Errors
     ///
-    /// What is missing on this machine, so that the test has to be left out.
+    /// The feature that this machine lacks, so that the test has to be left out.
     ///
     /// # Panics
     ///
@@ -148,7 +148,7 @@ impl Clocks {
     }
 }
 
-/// What a master takes for the time of day, since 1970.
+/// A master's time of day, since 1970.
 fn wall_time(master: &Master) -> Duration {
     let Ok(Value::Array(parts)) = master.query(&[b"TIME"]) else { panic!("TIME is a list") };
     let number = |part: &Value| -> u64 {

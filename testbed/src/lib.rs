@@ -61,9 +61,9 @@ pub use system::Folder;
 pub use system::{descriptors, status_figure};
 pub use time::{Heavy, Stopwatch, heavy, pause, soon, timed, within};
 
-/// A time to live that no test waits for: what is gone earlier was deleted.
+/// A time to live that no test waits for: a key that is gone earlier was deleted.
 pub const TTL: Duration = Duration::from_secs(30);
 /// A timeout that no test waits for: a call that returns earlier did not wait for it.
 pub const PATIENT: Duration = Duration::from_secs(20);
-/// What takes milliseconds may take this long on a busy machine.
+/// The longest time of an event that usually takes milliseconds, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! A TCP proxy that makes a loopback server look far away.
 //!
-//! What arrives is noted with its time and passed on half a round trip later, in each direction
-//! for itself: a delay does not hold up what comes behind it, as on a long cable.
+//! Arriving bytes are noted with their time and passed on half a round trip later, in each
+//! direction for itself: a delay does not hold up later bytes, as on a long cable.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -34,7 +34,7 @@ impl DelayProxy {
     /// Listens on a free loopback port, and passes on to `upstream` with half of `round_trip` of
     /// delay in each direction.
     ///
-    /// Only what is sent is delayed: a client sees its connection established at once, and sees it
+    /// Only sent bytes are delayed: a client sees its connection established at once, and sees it
     /// closed at once if the upstream refuses.
     pub fn start(upstream: SocketAddr, round_trip: Duration) -> io::Result<DelayProxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -71,7 +71,7 @@ impl Drop for DelayProxy {
     }
 }
 
-/// What the threads have in common.
+/// The state that the threads share.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,

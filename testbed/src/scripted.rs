@@ -1,4 +1,4 @@
-//! A TCP server that does what a test tells it to, for servers that misbehave.
+//! A TCP server that a test scripts, for servers that misbehave.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -58,8 +58,8 @@ pub struct Scripted {
 
 impl Scripted {
     /// Listens on a free loopback port, and runs `script` for each connection, on a thread of its
-    /// own. The connection is closed when the script returns; what it returns is for the
-    /// convenience of `?`, since a client that went away is no failure.
+    /// own. The connection is closed when the script returns; its result is for the convenience of
+    /// `?`, since a client that went away is no failure.
     ///
     /// # Panics
     ///
@@ -122,7 +122,7 @@ impl Drop for Scripted {
     }
 }
 
-/// What the threads have in common.
+/// The state that the threads share.
 #[derive(Debug)]
 struct Shared {
     port: u16,
@@ -140,7 +140,7 @@ struct State {
     stopping: bool,
     // Each open connection, to close it from outside.
     open: HashMap<usize, Arc<TcpStream>>,
-    // What else a script reads from.
+    // The other sources that a script reads from.
     upstreams: Vec<TcpStream>,
 }
 
@@ -259,8 +259,8 @@ pub struct Peer {
     stream: Option<Arc<TcpStream>>,
     shared: Arc<Shared>,
     received: Vec<u8>,
-    // The last byte of `received` is still in the queue of the operating system: it is what makes
-    // closing the connection a reset.
+    // The last byte of `received` is still in the queue of the operating system: it makes closing
+    // the connection a reset.
     last_unread: bool,
 }
 
@@ -328,7 +328,7 @@ impl Peer {
         self.stream.as_deref().ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    /// Sends these bytes, whatever they are.
+    /// Sends any bytes.
     pub fn reply(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream()?.write_all(bytes)
     }
@@ -347,8 +347,8 @@ impl Peer {
         if self.shared.pause(time) { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
     }
 
-    /// Waits for what a test sends to its script; fails if the test will send nothing, or if the
-    /// server is dropped meanwhile.
+    /// Waits for a message from a test to its script; fails if the test will send nothing, or if
+    /// the server is dropped meanwhile.
     pub fn wait_for<T>(&self, channel: &Mutex<Receiver<T>>) -> io::Result<T> {
         let channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -375,8 +375,8 @@ impl Peer {
     /// Closes the connection with a reset (RST).
     ///
     /// The standard library cannot set `SO_LINGER`, but closing a connection sends a reset if
-    /// something received was not read. Hence one byte of what the client sent is always left
-    /// unread; before the client has sent anything, this waits for it, up to two seconds.
+    /// something received was not read. Hence one byte of the client is always left unread; before
+    /// the client has sent anything, this waits for it, up to two seconds.
     pub fn reset(&mut self) -> io::Result<()> {
         if !self.last_unread {
             let stream = self.stream()?;
@@ -422,7 +422,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Does what Redis would do with this command, and returns the reply without sending it.
+    /// Carries out this command like Redis, and returns the reply without sending it.
     ///
     /// It knows the commands that a lock needs. Any password is right, and all the databases are
     /// the same one; the connections of one server share their keys.
@@ -753,7 +753,7 @@ impl NeverAccepting {
 /// A listener that accepts nothing and whose backlog is full.
 ///
 /// The standard library asks for a backlog of 128, and has no way to ask for less; it is filled
-/// with connections that nobody uses, until one of them hangs.
+/// with unused connections, until one of them hangs.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! What the operating system knows of this process, and folders for its files.
+//! The operating system's data about this process, and folders for its files.
 
 use std::{env, fs};
 
@@ -34,7 +34,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder does no harm.
+        // Files that stay in a temporary folder do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

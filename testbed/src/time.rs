@@ -1,4 +1,4 @@
-//! Real time: how long something took, and waiting for what is to come soon.
+//! Real time: how long something took, and waiting for an event that comes soon.
 
 #[cfg(target_os = "linux")]
 use std::io::ErrorKind;
@@ -40,7 +40,7 @@ impl Stopwatch {
     }
 }
 
-/// Runs something; returns how long it took beside what it returned.
+/// Runs a function; returns its result and the time that it took.
 pub fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
     let watch = Stopwatch::start();
     let result = run();

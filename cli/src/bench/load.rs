@@ -24,7 +24,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// How much to do.
 pub struct Load {
-    /// What the names of the resources begin with.
+    /// The prefix of the resources' names.
     pub prefix: String,
     pub length: Duration,
     pub ttl: Duration,
@@ -33,13 +33,13 @@ pub struct Load {
     pub at_once: usize,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug)]
 pub struct Tally {
     pub acquire: Spread,
     pub release: Spread,
     pub pair: Spread,
-    /// What failed, and how often.
+    /// The failures, and how often each occurred.
     pub failed: BTreeMap<String, u64>,
     /// How often each master was in the first quorum.
     pub first: Vec<u64>,

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         true => format!("{}\n", as_json(&config, &load, &tally)),
         false => as_text(&config, &load, &tally),
     };
-    // If nobody reads it, the code says it all the same.
+    // If the output is closed, the exit code still shows the result.
     let _ = io::stdout().write_all(text.as_bytes());
     let is_well = tally.failed.is_empty() && tally.pair.count() > 0;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
@@ -116,7 +116,7 @@ fn addresses(config: &Config) -> Vec<&str> {
     (0..config.nodes()).map(|node| config.master(node).address).collect()
 }
 
-/// What is sent, and where.
+/// The commands, and their masters.
 fn plan(config: &Config, load: &Load) -> String {
     let prefix = config.common().key_prefix.escape_ascii();
     let rate = load.rate.map_or(String::new(), |rate| format!(", {rate} a second"));

@@ -15,7 +15,7 @@ use crate::queue;
 use crate::stopwatch::{Stopwatch, pause, wall_micros};
 use crate::wire::{Failure, RefusalKind, Wire};
 
-/// How long all questions to a master may take, beside what the user asks for.
+/// How long all questions to a master may take, beside the time that the user sets.
 const QUESTIONS_WITHIN: Duration = Duration::from_secs(10);
 /// How often, and for how long, a master is asked for its time.
 const TIMES: usize = 64;
@@ -34,7 +34,7 @@ const CERTIFICATE_DAYS_MAX: u32 = 30;
 const INFO_LINES_MAX: usize = 10_000;
 /// Servers do not say that it is the year 10,000.
 const SECONDS_MAX: i64 = 253_402_300_799;
-/// A channel as those that clients listen to while they wait. Nobody listens to this one.
+/// A channel like those that waiting clients listen to. This one has no listener.
 const CHANNEL: &[u8] = b"muxlock:doctor";
 
 const SETTINGS: [&str; 15] = [
@@ -55,7 +55,7 @@ const SETTINGS: [&str; 15] = [
     "bind",
 ];
 
-/// What to ask beside the usual.
+/// Questions beside the usual ones.
 pub struct Plan {
     /// For how long to watch the clocks.
     pub watch: Duration,
@@ -83,7 +83,7 @@ pub enum Obstacle {
     Slow,
 }
 
-/// What was refused to the user of the locks.
+/// The commands that the user of the locks lacks the right for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The right, as an ACL names it.
@@ -91,10 +91,10 @@ pub struct Refused {
     pub failure: Failure,
 }
 
-/// What may not be known, because a right is missing, or the server does not know the question.
+/// An answer that can be missing, because of a missing right or an unknown command.
 pub type Known<T> = Result<T, RefusalKind>;
 
-/// What a master says.
+/// The answers of a master.
 #[derive(Debug, Clone)]
 pub struct Said {
     /// The fields of `INFO`.
@@ -108,17 +108,17 @@ pub struct Said {
     pub is_open: bool,
     /// Whether it has the flush marker.
     pub has_marker: Option<bool>,
-    /// What clients have stored about its promotion.
+    /// The record of its promotion that clients have stored.
     pub sighting: Option<String>,
-    /// What its Sentinels say about a failover, if it has some.
+    /// The answer of its Sentinels about a failover, if it has some.
     pub failover: Option<Failover>,
     /// For how many further days its certificate is valid, if for few.
     pub certificate_days: Option<u32>,
     /// The `run_id` at each address of its name, if it has several.
     pub servers: Vec<(SocketAddr, String)>,
-    /// What the user of this command may not do, or cannot.
+    /// The commands that the user of this tool has no right for, or that the server does not know.
     pub refused: Vec<Refused>,
-    /// What the user of the locks may not do, if that is another one.
+    /// The commands that the user of the locks has no right for, if that is another user.
     pub refused_other: Option<Known<Vec<Refused>>>,
 }
 
@@ -183,8 +183,8 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
     })
 }
 
-/// Who answers at each address of the master's name, if it has several. An address without an
-/// answer is left out.
+/// The server at each address of the master's name, if it has several. An address without an answer
+/// is left out.
 fn servers(config: &Config, node: usize) -> Vec<(SocketAddr, String)> {
     let within = config.common().connect_timeout;
     let addresses = config.look_up(node, within);
@@ -363,7 +363,7 @@ fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
     trials
 }
 
-/// What other kinds of lock take beside that. Those that would leave something behind have
+/// The commands that other kinds of lock need as well. Those that would leave something behind have
 /// arguments that are refused after the server has looked at the user's rights.
 fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
     vec![
@@ -379,7 +379,8 @@ fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
     ]
 }
 
-/// What waiting in a queue takes beside that. RPUSH and LPUSH would leave something behind.
+/// The commands that waiting in a queue needs as well. RPUSH and LPUSH would leave something
+/// behind.
 fn waiting_trials(queue: &[u8]) -> Vec<Trial<'_>> {
     vec![
         ("client|tracking", vec![b"CLIENT", b"TRACKING", b"OFF"]),
@@ -393,7 +394,7 @@ fn waiting_trials(queue: &[u8]) -> Vec<Trial<'_>> {
     ]
 }
 
-/// What changes the connection, which then answers no other question.
+/// Commands that change the connection, which then answers no other question.
 fn apart_trials() -> [Trial<'static>; 2] {
     [("hello", vec![b"HELLO", b"3"]), ("subscribe", vec![b"SUBSCRIBE", CHANNEL])]
 }
@@ -425,7 +426,8 @@ fn refused(
     Ok(refused)
 }
 
-/// What another user may not do. It says so instead of doing it.
+/// The commands that another user lacks the right for. The server answers this without running
+/// them.
 fn refused_other(
     wire: &mut Wire,
     user: &str,
@@ -513,7 +515,7 @@ fn clock(parts: Vec<Value>) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// Each is asked for, so that what is missing can be named.
+    /// Each is asked for, so that a missing one can be named.
     #[test]
     fn every_command_of_every_script_is_tried() {
         let mut tried: Vec<&str> = trials(b"k", None).iter().map(|(right, _)| *right).collect();

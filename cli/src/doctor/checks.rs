@@ -1,4 +1,4 @@
-//! What is wrong with one master, by its answers. One cause is one finding.
+//! The problems of one master, by its answers. One cause is one finding.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -43,11 +43,11 @@ const WAITS: [&str; 12] = [
 ];
 /// They would leave something behind, so they are asked for, but not tried.
 const UNTRIED: [&str; 2] = ["rpush", "lpush"];
-/// What every lock needs.
+/// The commands that every lock needs.
 const NEEDED: [&str; 6] = ["set", "get", "eval", "pttl", "pexpire", "del"];
-/// What clients do without, less safely.
+/// Commands that clients can do without, less safely.
 const IDENTIFIES: [&str; 4] = ["info", "time", "client|id", "client|kill"];
-/// What other kinds of lock take beside that.
+/// The commands that other kinds of lock need as well.
 const KINDS: [(&str, &[&str]); 4] = [
     ("several resources or permits", &["exists"]),
     (
@@ -62,7 +62,7 @@ const CHANNELS: &str = "&muxlock:*";
 const WAITS_SLOWER: &str = "waiting clients retry there after random delays";
 /// With fewer, a client that waits may not be told that its key has changed.
 const TRACKED_KEYS_MIN: u64 = 1_000;
-/// What servers have by default.
+/// The default of servers.
 const TRACKED_KEYS: &str = "1000000";
 const BACKLOG_TTL: &str = "3600";
 
@@ -76,7 +76,7 @@ pub enum VoteState {
     Fails,
 }
 
-/// A master, and what it is part of.
+/// A master, and the group that it is part of.
 pub struct Subject<'a> {
     pub node: usize,
     pub master: MasterSettings<'a>,
@@ -85,7 +85,7 @@ pub struct Subject<'a> {
     pub lock_user: Option<&'a str>,
 }
 
-/// The findings of a master, and what they mean for its vote.
+/// The findings of a master, and their effect on its vote.
 pub struct Checked {
     pub findings: Vec<Finding>,
     pub vote_state: VoteState,
@@ -95,7 +95,7 @@ pub struct Checked {
 
 struct Findings<'a> {
     subject: &'a Subject<'a>,
-    /// Who may change settings.
+    /// The user who can change settings.
     setter: By,
     all: Vec<Finding>,
     vote_state: VoteState,
@@ -104,14 +104,14 @@ struct Findings<'a> {
 
 /// Checks the answers of one master.
 pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
-    // A user who may not read settings may not change them.
+    // A user without the right to read settings cannot change them.
     let may_set = said.as_ref().is_ok_and(|said| said.settings.is_ok());
     let setter = if may_set { By::User } else { By::Administrator };
     let (all, vote_state) = (Vec::new(), VoteState::Votes);
     let mut findings = Findings { subject, setter, all, vote_state, is_foreign: false };
     match said {
         Err(obstacle) => findings.obstacle(obstacle),
-        // What has the wrong role is not asked for the rest.
+        // A server with the wrong role is not asked for the rest.
         Ok(said) => {
             if !findings.role(said) {
                 findings.tls(said);
@@ -297,7 +297,7 @@ impl Findings<'_> {
             return;
         }
         let uptime = said.figure("uptime_in_seconds").map(Duration::from_secs);
-        // Whatever it says, another one may have been the master before.
+        // Even so, another server may have been the master before.
         let elected = said.failover.map(|failover| failover.master_for.unwrap_or_default());
         let age = uptime.into_iter().chain(elected).min();
         let left = age.map(|age| common.quarantine.saturating_sub(age));
@@ -639,7 +639,8 @@ impl Findings<'_> {
         }
     }
 
-    /// The rights to wait that are missing. Who lacks one for lists is taken to lack the untried.
+    /// The rights to wait that are missing. A user who lacks one for lists is assumed to lack the
+    /// untried ones.
     fn waiting_rights(&mut self, refused: &[Refused], untried: &[&'static str]) {
         let of = |kind: RefusalKind| {
             let is_it = move |it: &&Refused| it.failure.refusal() == Some(kind);
@@ -709,7 +710,7 @@ impl Findings<'_> {
         (rights.join(" "), redis_cli(&self.subject.master, By::Administrator, &words))
     }
 
-    /// What no right is missing for.
+    /// The features for which no right is missing.
     fn refusals(&mut self, said: &Said) {
         let of = |right: &str, kinds: &[RefusalKind]| {
             let found = said.refused.iter().find(|it| it.right == right)?;
@@ -717,7 +718,7 @@ impl Findings<'_> {
             is_one.then_some(&found.failure)
         };
         if self.vote_state == VoteState::Fails {
-            // What is found already explains it.
+            // A finding that exists already explains it.
         } else if let Some(failure) = of("set", &[RefusalKind::Other]) {
             let why = format!("SET failed: {failure}");
             self.fail(Finding::new(Error, Id::RefusesWrites, why));
@@ -778,7 +779,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What could not be asked. What the locks need themselves is another finding.
+    /// The questions that failed. The commands that locks need are another finding.
     fn unknown(&mut self, said: &Said) {
         let lacks = |kind: RefusalKind, right: &str| match kind {
             RefusalKind::Command => format!("{right} is forbidden"),

@@ -1,4 +1,4 @@
-//! What the answers to `TIME` say: how far a master is away, and what its clock does.
+//! The answers to `TIME` show how far a master is away and how its clock runs.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Rate {
     pub doubt: f64,
 }
 
-/// What the samples of one master show.
+/// The result of the samples of one master.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     pub first: Vec<Sample>,

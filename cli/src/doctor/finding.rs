@@ -1,4 +1,4 @@
-//! What is wrong, and the command that mends it.
+//! A problem, and the command that fixes it.
 
 use clap::ValueEnum;
 use muxlock::unstable_tool::{MasterEndpoint, MasterSettings, printable};
@@ -102,7 +102,7 @@ impl Finding {
     }
 }
 
-/// Who may run a command.
+/// The user who can run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// The user of the locks.

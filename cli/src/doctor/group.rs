@@ -1,4 +1,4 @@
-//! What is wrong with the masters together.
+//! Problems of the masters as a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use super::finding::{Finding, Id};
 const OFFSET_MAX: i64 = 250_000;
 /// Most clients that are named.
 const CLIENTS_SHOWN_MAX: usize = 8;
-/// What a client may need before it first sees a master.
+/// The time that a client may need before it first sees a master.
 const CONNECTING: Duration = Duration::from_millis(500);
 
 /// Everything that was found.
@@ -258,7 +258,7 @@ fn votes(config: &Config, report: &mut Report) {
             finding.severity = Warning;
             finding.why.push_str(", and until then the others are no quorum");
         }
-        // With own_observation, that is what was asked for.
+        // With own_observation, that is intended.
         let is_strict = |node| config.master(node).restart_guard == RestartGuard::OwnObservation;
         let waits = report.vote_states.iter().enumerate();
         let strict =
@@ -291,7 +291,7 @@ mod tests {
                            maxmemory:0\nmaxmemory_policy:noeviction\nused_memory:1000\n\
                            connected_slaves:0\nconnected_clients:1\nmaxclients:10000\n";
 
-    /// What a master says, by the fields of `INFO` that it has beside the usual ones.
+    /// The answers of a master, by the fields of `INFO` that it has beside the usual ones.
     fn said(run_id: usize, info: &str) -> Said {
         let info = format!("{HEALTHY}run_id:{run_id}\n{info}");
         let info = info.lines().filter_map(|line| line.split_once(':'));
@@ -486,7 +486,7 @@ mod tests {
             let found = last(Said { refused: vec![refused.clone()], ..said(2, "") });
             assert_eq!(found.concat(), expected, "{refused:?}");
         }
-        // A snapshot that failed is the reason for what it refuses.
+        // A failed snapshot is the reason for its refusals.
         let settings = [("save", "60 1"), ("stop-writes-on-bgsave-error", "yes")];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let refused = vec![refused("set", RefusalKind::Other)];

@@ -1,4 +1,4 @@
-//! `muxlock doctor`: what is wrong with the masters, and how to mend it.
+//! `muxlock doctor`: problems of the masters, and how to fix them.
 
 mod ask;
 mod checks;
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         true => format!("{}\n", page::json(&config, &answers, &report)),
         false => page::text(&config, &answers, &report),
     };
-    // If nobody reads it, the code says it all the same.
+    // If the output is closed, the exit code still shows the result.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(code(args, &report))
 }

@@ -18,7 +18,7 @@ const INDENT: &str = "    ";
 /// The longest text of a server that is shown.
 const WORD_CHARS_MAX: usize = 24;
 
-/// What is shown of a master in one line.
+/// The row of a master.
 struct Row {
     address: String,
     version: String,

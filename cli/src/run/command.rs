@@ -13,7 +13,7 @@ pub const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long processes that got SIGKILL may take to end.
 pub const KILLED_MAX: Duration = Duration::from_secs(1);
 
-/// What has become of the command's first process.
+/// The state of the command's first process.
 pub enum Change {
     None,
     Stopped(Signal),

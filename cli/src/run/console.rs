@@ -44,7 +44,7 @@ fn write_all(orders: &Receiver<Order>) {
 
 /// Text for the user. It does not block.
 pub fn say(text: &str) {
-    // The lines of an error are kept; what else is in it cannot control a terminal.
+    // The line breaks of an error stay; other control characters are escaped.
     let text: Vec<String> = text.lines().map(printable).collect();
     let line = format!("muxlock: {}\n", text.join("\n"));
     match WRITER.get_or_init(start) {

@@ -62,7 +62,8 @@ impl Process {
     }
 }
 
-/// All processes that can be seen. It is no snapshot: what starts meanwhile may be missing.
+/// All processes that can be seen. It is no snapshot: a process that starts during the scan may be
+/// missing.
 fn processes() -> io::Result<Vec<Process>> {
     // That of another process namespace has other numbers.
     if fs::read_link("/proc/self")? != Path::new(&getpid().to_string()) {
@@ -75,7 +76,7 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(stats.flatten().filter_map(|stat| Process::parse(&stat)).collect())
 }
 
-/// What gets a signal.
+/// The receivers of a signal.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Group(Pid),
@@ -119,7 +120,7 @@ fn process(pid: &str) -> Option<Process> {
 }
 
 impl Family {
-    /// All descendants of `root`, which started the command, but what is below `strangers`.
+    /// All descendants of `root`, which started the command, except those below `strangers`.
     pub fn new(command: Pid, root: Pid, strangers: Vec<(Pid, u64)>) -> Family {
         Family { command, root, strangers }
     }

@@ -1,10 +1,10 @@
 //! The process that ends the command before the lock is over, if muxlock does not: muxlock may be
 //! killed, stopped, or kept from running.
 //!
-//! It starts the command, so that it is above all that the command starts, and becomes the parent
-//! of what loses its own. It reads words from a pipe, to which only muxlock writes, and reports
-//! what becomes of the command. It acts when its timer is due, or when muxlock has ended without
-//! having said that all is done.
+//! It starts the command, so it is an ancestor of everything that the command starts, and adopts
+//! orphans. It reads words from a pipe that only muxlock writes to, and reports the state of the
+//! command. It acts when its timer is due, or when muxlock has ended without having said that all
+//! is done.
 
 use std::env::ArgsOs;
 use std::ffi::OsString;
@@ -41,7 +41,7 @@ const IDLE: u8 = 0;
 const ACTED: u8 = 1;
 /// How long muxlock waits for the guard's end.
 const END_MS_MAX: u16 = 200;
-/// How often what was killed is looked at.
+/// How often killed processes are checked.
 const KILLED_LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How often orphans that have ended are reaped at most.
 const REAP_AGAIN: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ const ENDED: u8 = b'c';
 /// Since then: whether descendants of it live.
 const REST: u8 = b'r';
 
-/// What the guard reports of the command.
+/// A report of the guard about the command.
 pub enum Report {
     Stopped(Signal),
     Ended(u8),
@@ -78,7 +78,7 @@ pub enum Rest {
     Gone,
 }
 
-/// What has become of the guard.
+/// The state of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Guards,
@@ -246,7 +246,7 @@ impl GuardProcess {
         (self.reports.read(&mut word).ok()? == WORD_BYTES).then(|| parse_word(word))
     }
 
-    /// The next report that has come. What it reported before its end still comes.
+    /// The next report. Reports from before the guard's end still arrive.
     pub fn report(&mut self) -> Option<Report> {
         let (tag, number) = self.read()?;
         match tag {
@@ -286,7 +286,7 @@ impl GuardProcess {
         self.fate
     }
 
-    /// Ends the guard. The command and what it has left become this process's children.
+    /// Ends the guard. The command and its remaining descendants become this process's children.
     pub fn end(mut self) -> Fate {
         self.write(DONE, 0);
         if self.words.is_some() {
@@ -327,7 +327,7 @@ struct Watch {
     is_alone: bool,
     /// The command's exit status.
     ended: Option<u8>,
-    /// What is to be reported, if the pipe was full.
+    /// The report that is still to be sent, if the pipe was full.
     unsent: Option<[u8; WORD_BYTES]>,
     rest: Option<Rest>,
     /// When orphans were reaped last, and whether there may be others.
@@ -335,7 +335,7 @@ struct Watch {
     may_reap: bool,
 }
 
-/// What the guard has waited for.
+/// The event that ended the guard's wait.
 enum Heard {
     Word(u8, Duration),
     /// muxlock has ended.
@@ -472,7 +472,7 @@ impl Watch {
                     // If the stub has ended, that is seen soon.
                     let _ = self.gate.take().map(|gate| stub::open(gate, until));
                 }
-                // Whatever it has begun itself is final.
+                // An ending that it has begun itself is final.
                 Heard::Word(ENDING, at) => self.kill_at = Some(self.kill_at.unwrap_or(at)),
                 Heard::Word(..) => return Ok(()),
                 Heard::Eof => {
@@ -550,7 +550,7 @@ impl Watch {
             return Ok(Heard::Nothing);
         };
         let mut word = [0; WORD_BYTES];
-        // Words are shorter than what a pipe takes at once, so none is cut.
+        // A pipe takes a whole word at once, so none is cut.
         if words.read(&mut word)? < WORD_BYTES {
             return Ok(Heard::Eof);
         }
@@ -603,7 +603,7 @@ impl Watch {
     }
 }
 
-/// What cannot be ended, in words, if anything is left.
+/// A text about the processes that cannot be ended, if any are left.
 pub fn beyond(family: &Family) -> Option<String> {
     let refused = family.beyond_reach();
     let (left, why) = match refused.is_empty() {

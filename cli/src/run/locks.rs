@@ -40,7 +40,7 @@ pub struct Locks<'a> {
     pub plan: &'a Plan<'a>,
     // Dropped before the poll: its sockets are registered there.
     pub mux: Multiplexer,
-    /// What the user is told that the lock is called.
+    /// The lock's name in messages to the user.
     pub name: String,
     signals: Signals,
     timer: Timer,
@@ -148,7 +148,7 @@ impl<'a> Locks<'a> {
         };
         drop(progress);
         if result.is_err() {
-            // Whatever was granted is released.
+            // A grant is released.
             let _: Cancelled = self.mux.cancel(op);
             self.drain()?;
         }
@@ -178,7 +178,7 @@ impl<'a> Locks<'a> {
         }
     }
 
-    /// Sends what is to be sent, and waits a little for the masters.
+    /// Sends pending commands, and waits a little for the masters.
     pub fn drain(&mut self) -> io::Result<()> {
         self.mux.flush();
         let until = self.mux.now().after(DRAIN_MAX);
@@ -188,7 +188,7 @@ impl<'a> Locks<'a> {
         Ok(())
     }
 
-    /// Asks who holds what this lock needs, and whether that ends without help.
+    /// Asks for the holders that are in the way of this lock, and whether their locks expire.
     fn holder(&mut self, error: &LockError) -> io::Result<Option<(String, bool)>> {
         let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
         let op = self.mux.inspect(held).map_err(io::Error::other)?;
@@ -237,18 +237,18 @@ impl<'a> Locks<'a> {
     }
 }
 
-/// What a master's key of another type is.
+/// The type of a master's key that is no lock.
 enum Other {
     Shares,
     /// No lock, for some time.
     Foreign,
     /// No lock, without a TTL.
     Endless,
-    /// The master has none, has none any more, or did not say what it is.
+    /// The master has none, no longer has it, or did not name its type.
     Unknown,
 }
 
-/// What the keys of another type are.
+/// The types of keys that are no locks.
 fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Other> {
     let common = config.common();
     let key = [common.key_prefix, resource].concat();
@@ -270,7 +270,7 @@ fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Othe
     })
 }
 
-/// Who holds it, in words, and whether it never expires; nothing if no holder has a quorum.
+/// The holder, in words, and whether its lock never expires; `None` if no holder has a quorum.
 fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(String, bool)> {
     let nodes = inspection.nodes();
     let Some(holder) = inspection.holder() else {

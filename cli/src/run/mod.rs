@@ -32,7 +32,7 @@ use muxlock::{Config, LockError, Resource};
 use super::options::{Options, duration};
 use console::say;
 
-/// Runs what this program is when it has started itself, under these names.
+/// Runs the helper process, if this program has started itself under one of these names.
 pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
     match name.to_str()? {
         guard::NAME => Some(guard::main(args)),
@@ -56,7 +56,7 @@ pub const FAILED: u8 = 125;
 const PERCENT_TO_END: u32 = 45;
 const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 
-/// What happens to processes that the command has started and that run on after its end.
+/// How to treat processes that the command has started and that run on after its end.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 enum Descendants {
     /// Hold the lock until they have ended
@@ -199,12 +199,12 @@ pub struct Args {
     options: Options,
 }
 
-/// What was asked for, checked.
+/// The arguments, checked.
 struct Plan<'a> {
     args: &'a Args,
     config: Config,
     resource: Resource,
-    /// What the user calls it.
+    /// The user's name for it.
     name: String,
     kill_after: Duration,
     program: Vec<OsString>,
@@ -238,7 +238,7 @@ impl Args {
         [&self.resource].into_iter().chain(&self.also).map(String::as_str)
     }
 
-    /// What is locked.
+    /// The resources to lock.
     fn lock(&self) -> Result<Resource, LockError> {
         match (self.slots, &self.own) {
             (Some(slots), _) => Resource::slot(&self.resource, slots),
@@ -286,8 +286,8 @@ fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), Strin
     ))
 }
 
-/// The time from SIGTERM to SIGKILL. Both must fit into what is left after a renewal has failed:
-/// less than half of the validity, which is a little shorter than the TTL.
+/// The time from SIGTERM to SIGKILL. Both must fit into the time that is left after a renewal has
+/// failed: less than half of the validity, which is a little shorter than the TTL.
 fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
     let most = args.ttl / 100 * PERCENT_TO_END;
     let most = most.checked_sub(2 * node_timeout).filter(|most| !most.is_zero());

@@ -1,4 +1,4 @@
-//! Shows what the library logs: masters that stop voting, and that vote again.
+//! Shows the library's log records: masters that stop voting, and masters that vote again.
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 

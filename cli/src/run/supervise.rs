@@ -19,7 +19,7 @@ use super::terminal::{Terminal, block_output_stop};
 use super::timer::since_boot;
 use super::{Descendants, FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
-/// How long what the command leaves running may take to end before it is named.
+/// How long remaining processes of the command may take to end before they are reported.
 const REST_REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// The shortest extension for `--at-least`.
 const AT_LEAST_MIN: Duration = Duration::from_millis(10);
@@ -93,7 +93,7 @@ impl Started {
     /// The lock is over at `deadline`, since the start of the machine.
     fn new(locks: &mut Locks<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
         let plan = locks.plan;
-        // What another muxlock has set, around this one, is not this lock's.
+        // Variables that an outer muxlock has set belong to another lock.
         let environment = [
             ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
             ("MUXLOCK_HOLDER", Some(lease.token().fingerprint().to_string())),
@@ -143,7 +143,7 @@ struct Run<'a> {
     is_timed_out: bool,
     /// The command's exit status.
     ended: Option<u8>,
-    /// What the command has left running after its end, by the last report of the guard.
+    /// Whether processes of the command run on after its end, by the last report of the guard.
     rest: Option<Rest>,
     /// When to report that.
     report_rest_at: Option<Moment>,
@@ -198,16 +198,17 @@ impl<'a> Run<'a> {
         self.take_terminal_back();
         let is_gone = self.ending.is_none() || self.ended.is_some() && !self.has_rest();
         self.guard.take().map(GuardProcess::end);
-        // What the guard had below itself is below this process now.
+        // The descendants of the guard are descendants of this process now.
         let left = if is_gone { None } else { beyond(&self.own) };
-        // Only now may its number become another group's. What cannot be killed is not waited for.
+        // Only now can its number become another group's. A process that cannot be killed is not
+        // waited for.
         reap(self.own.command);
         reap_orphans(&[]);
         watched?;
         let (terminal, reason) = (self.terminal.take(), self.reason.take());
         let code = self.let_go(left);
         if let (Some(mut terminal), Some(reason)) = (terminal, reason) {
-            // A program that has the whole screen takes with it what was said there.
+            // A full-screen program erases earlier messages when it ends.
             if terminal.restore() {
                 say(&reason);
             }
@@ -250,7 +251,7 @@ impl<'a> Run<'a> {
 
     /// Looks at the command, and at the guard.
     fn look(&mut self) -> io::Result<()> {
-        // Bounded by what the pipe takes.
+        // Bounded by the capacity of the pipe.
         while let Some(report) = self.guard.as_mut().and_then(GuardProcess::report) {
             match report {
                 Report::Stopped(signal) => self.stopped(signal),
@@ -409,8 +410,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether the command has ended, and with it what is to end or is waited for, or that cannot
-    /// be killed.
+    /// Whether the command has ended, and with it all processes that have to end, or whether they
+    /// cannot be killed.
     fn is_over(&self) -> bool {
         let leaves = self.locks.plan.args.descendants == Descendants::Leave;
         let Some(ending) = &self.ending else {
@@ -421,8 +422,8 @@ impl<'a> Run<'a> {
         is_overdue || self.ended.is_some() && !self.has_rest()
     }
 
-    /// The command has ended, and what it has started runs on: the lock is held for it, unless it
-    /// is to end.
+    /// The command has ended, and processes that it has started run on: the lock is held for it,
+    /// unless it is to end.
     fn rest(&mut self, now: Moment) -> io::Result<Option<Moment>> {
         let (Some(code), None) = (self.ended, &self.ending) else {
             return Ok(None);
@@ -447,7 +448,7 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    /// Does what is due, and returns when the next is.
+    /// Handles due timers, and returns when the next one is due.
     fn act(&mut self) -> io::Result<Option<Moment>> {
         let now = self.locks.mux.now();
         let mut until = None;
@@ -620,7 +621,7 @@ mod tests {
         assert!(!has_too_little_left(notice + MS, notice));
     }
 
-    /// What is killed has a node_timeout to end, before another client may get the lock.
+    /// A killed process has a node_timeout to end, before another client can get the lock.
     #[test]
     fn lost_lock_bounds_the_time_to_kill() {
         let of = |left| kill_in(200 * MS, 50 * MS, left);

@@ -5,7 +5,7 @@ use testbed::{Mute, commands_of_scripts};
 
 use crate::cli::{muxlock, run};
 
-/// What every lock needs.
+/// The commands that every lock needs.
 const NEEDED: [&str; 6] = ["DEL", "GET", "PEXPIRE", "PTTL", "SET", "TIME"];
 
 /// The doctor names it and says what to do; what every lock needs is an error.

@@ -377,7 +377,7 @@ impl Drop for KeptLock {
             return;
         }
         let (lease_at, on_loss) = self.renewed.give_up();
-        // Before what may panic: the thread waits for what it does not know to be over.
+        // Before calls that may panic: the thread would otherwise still wait for this lock.
         self.redlock.shared.renewer.remove(self.key);
         match lease_at {
             LeaseAt::Here(lease) => self.redlock.abandon(lease),
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!(loss.cause, LossCause::Late);
     }
 
-    /// What the loop reports, and what the renewer's thread finds, ends a wait at once.
+    /// A report of the loop and a finding of the renewer's thread both end a wait at once.
     #[test]
     fn report_of_a_loss_ends_the_wait() {
         let of_the_loop = |renewed: &RenewedLock| {
@@ -681,7 +681,7 @@ mod tests {
         assert_eq!(read(listener), Ok(1));
     }
 
-    /// What a callback has captured goes with its lock, and so does the client.
+    /// The captured values of a callback are dropped with its lock, and so is the client.
     #[test]
     fn callback_that_has_captured_the_client_does_not_keep_it() {
         let until = Clock.now().after(30 * SECOND);
@@ -700,7 +700,7 @@ mod tests {
         }
     }
 
-    /// The thread that waits for losses is not woken by what is over.
+    /// The thread that waits for losses is not woken for a lock that was given up.
     #[test]
     fn lock_that_was_given_up_is_never_overdue() {
         let kept = kept(20 * SECOND, SECOND);

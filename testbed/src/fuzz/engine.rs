@@ -97,7 +97,7 @@ impl What {
     }
 }
 
-/// What a node has under a key. Late commands may leave it with more than a node can have.
+/// The value of a key on a node. Late commands may leave it with more than a node can have.
 #[derive(Default)]
 struct Key {
     /// Those that hold it alone, with the moment at which that ends.
@@ -192,7 +192,7 @@ impl Keys {
         1
     }
 
-    /// Whatever stands there.
+    /// Any value.
     fn put(&mut self, what: &What, token: LockToken, until: Moment) {
         for key in what.keys() {
             let key = self.of(key);
@@ -283,7 +283,7 @@ struct World {
     live: BTreeMap<LockToken, BTreeSet<usize>>,
     /// The nodes that granted the extension in flight with this token.
     extensions: BTreeMap<LockToken, BTreeSet<usize>>,
-    /// Those whose locks were to be taken over, which nobody releases.
+    /// Those whose locks were to be taken over, which no client releases.
     former: BTreeSet<LockToken>,
 }
 
@@ -340,7 +340,7 @@ impl World {
             9 => self.pass(Duration::from_millis(how.into())),
             10 => self.engine.handle_node(self.now, node, NodeEvent::Blocked),
             11 => self.engine.handle_node(self.now, node, NodeEvent::Writable),
-            // The process is paused: nothing handles what is due.
+            // The process is paused: nothing handles due timers.
             _ => self.now = self.now.after(Duration::from_millis(8 * u64::from(how))),
         }
         // It must make no difference whether the caller drains at once or later.
@@ -368,7 +368,7 @@ impl World {
         self.started.insert(op, None);
     }
 
-    /// The lock of a caller who forgets it, if there is one with a value.
+    /// A lock that its caller forgets, if there is one with a value.
     fn forgotten(&mut self) -> Resource {
         let own = Resource::with_value("r", "v").expect("a valid value");
         let Some(at) = self.leases.iter().position(|lease| *lease.resource() == own) else {
@@ -468,7 +468,7 @@ impl World {
                 (Asked::Set(token) | Asked::Heal(token) | Asked::Take(token), _) => {
                     peer.keys.put(&what, token, until);
                 }
-                // What was held alone may be a share now.
+                // A lock that was held alone may be a share now.
                 (Asked::Extend(token), What::Shared(_)) => {
                     peer.keys.0.values_mut().for_each(|key| key.expire(now));
                     let _ = peer.keys.keep(&what, token, false, until);
@@ -559,7 +559,7 @@ impl World {
         vote.map_or_else(wrong_type, Reply::Integer)
     }
 
-    /// What a node says of itself, if that is what it was asked.
+    /// The answer of a node about itself, if it was asked for that.
     fn say(&self, node: usize, asked: Asked) -> Option<Reply> {
         let peer = &self.peers[node];
         let info = ServerInfo {

@@ -1,5 +1,5 @@
-//! Masters that answer at once, and the engine that asks them: what is left to measure is the
-//! engine.
+//! Masters that answer at once, and the engine that asks them: only one thing is left to measure,
+//! the engine.
 //!
 //! The engine is driven as the event loop drives it: timeouts first, then commands, replies and
 //! results, and the next deadline is asked for before each wait.
@@ -18,13 +18,13 @@ use muxlock::{LockToken, Moment, Redlock, Resource};
 use super::{About, Asked, Counted, aged_master};
 
 const TTL: Duration = Duration::from_secs(10);
-/// How much later each thing happens than the one before: about what a loopback takes.
+/// How much later each event happens than the one before: about the time of a loopback.
 const TICK: Duration = Duration::from_micros(10);
 /// A silent node answers once it owes this many replies, as one that was frozen and goes on: they
 /// stay bounded, and all of them are paid for. By then most are past the node's timeout.
 const SILENT_COMMANDS_MAX: usize = 4096;
 
-/// What the masters say to a SET and to a release.
+/// The replies of the masters to a SET and to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     Free,
@@ -38,7 +38,7 @@ pub struct Group {
     now: Moment,
     key: Key,
     masters: Vec<ServerInfo>,
-    /// The node that answers nothing for a while, if there is one, and what it has not said.
+    /// The node that answers nothing for a while, if there is one, and its missing replies.
     silent: Option<usize>,
     unsaid: Vec<Reply>,
     /// Replies on their way, in the order of their commands.
@@ -120,12 +120,12 @@ impl Group {
         }
     }
 
-    /// So much later, for what is done from time to time.
+    /// So much later, for work that is done from time to time.
     pub fn idle(&mut self, time: Duration) {
         self.now = self.now.after(time);
     }
 
-    /// What a SET consists of, which only an engine makes.
+    /// The parts of a SET, which only an engine makes.
     pub fn token_and_ttl(mut self) -> (LockToken, Ttl) {
         self.start_acquire(&Resource::new("invoice:42").expect("a short name"));
         while let Some(action) = self.engine.poll_action() {

@@ -1,9 +1,9 @@
 //! Masters in memory, for an engine on virtual time: no sockets, and the same in each run.
 //!
-//! [`Group`] answers at once, as healthy masters do; costs and benches count what the engine does
-//! with that. In a [`Scenario`] the test says what each master answers. The fuzz target
-//! [`engine`](crate::fuzz::engine) draws it from bytes. All three ask this file what a master says
-//! of itself.
+//! [`Group`] answers at once, as healthy masters do; costs and benches count the engine's work with
+//! that. In a [`Scenario`] the test sets the answer of each master. The fuzz target
+//! [`engine`](crate::fuzz::engine) draws it from bytes. All three ask this file for a master's
+//! answer about itself.
 
 mod group;
 mod scenario;
@@ -20,7 +20,7 @@ use muxlock::{LockToken, Moment};
 pub use group::{Group, Key};
 pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
 
-/// A command, without what it borrows of the engine.
+/// A command, without its borrowed parts of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// Password, database or name of a connection: `+OK` is the answer.
@@ -80,7 +80,7 @@ impl From<&Wait<'_>> for Waits {
 }
 
 impl From<&Command<'_>> for Asked {
-    // Inlined, as what it leads to: costs count this with the engine.
+    // Inlined, like its callees: costs count this with the engine.
     #[inline]
     fn from(command: &Command<'_>) -> Asked {
         match command {
@@ -114,10 +114,10 @@ impl From<&Command<'_>> for Asked {
     }
 }
 
-/// What a master says of itself.
+/// A master's answer about itself.
 pub struct About<'a> {
     pub info: &'a ServerInfo,
-    /// What it has to release with, beside scripts.
+    /// The commands that it has to release with, beside scripts.
     pub offers: ReleaseWith,
     /// The time on its wall clock.
     pub time: Duration,

@@ -1,4 +1,4 @@
-//! The engine on virtual time, with nodes that answer what the test tells them to.
+//! The engine on virtual time, with nodes whose answers the test sets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const TTL: Duration = Duration::from_secs(10);
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the engine asked for, with tokens counted in the order in which they were drawn, from 1.
+/// The requests of the engine, with tokens counted in the order in which they were drawn, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acted {
     Connect(usize),
@@ -65,27 +65,27 @@ pub const TOKENS_MAX: u32 = 20_000;
 pub struct Scenario {
     pub engine: Engine,
     pub now: Moment,
-    /// What each node says of itself.
+    /// Each node's answer about itself.
     pub servers: Vec<ServerInfo>,
     /// By how much each node's wall clock is ahead of the safety clock.
     pub ahead: Vec<Duration>,
-    /// What each node's server has to release with; everyone runs scripts.
+    /// The commands that each node's server has to release with; all run scripts.
     pub offers: Vec<ReleaseWith>,
     /// When clients first saw each node's server after a promotion, as it keeps it itself.
     pub sightings: Vec<Option<Sighting>>,
-    /// What a server answers when it is to store that.
+    /// A server's answer to the request to store that.
     pub sight_answer: Reply,
     nodes: usize,
     /// How many connections there have been: a server tells each by its number.
     connections: i64,
-    /// What nodes were asked in their handshakes and have not answered.
+    /// The questions of handshakes that nodes have not answered.
     handshakes: Vec<VecDeque<Asked>>,
     /// Whether nodes are taken to have the commands of every kind of lock, so that nothing stands
     /// before the first lock of a kind.
     pub is_tried: bool,
     /// The channel that the engine listens to, once it has said so.
     pub channel: Vec<u8>,
-    /// What was sent about keys; see [`take_said`](Scenario::take_said).
+    /// The commands about keys; see [`take_said`](Scenario::take_said).
     said: Vec<String>,
     /// See [`take_doubts`](Scenario::take_doubts).
     doubts: Vec<(usize, Option<Moment>)>,
@@ -236,7 +236,7 @@ impl Scenario {
         self.reply(node, reply);
     }
 
-    /// What the node's wall clock says.
+    /// The node's wall clock.
     pub fn time(&self, node: usize) -> Reply {
         Reply::Time(self.clock(node))
     }
@@ -245,7 +245,8 @@ impl Scenario {
         Duration::from_nanos(self.now.as_nanos()) + self.ahead[node]
     }
 
-    /// Says what these nodes are asked when a client looks at them again: the time, and the role.
+    /// Names the questions to these nodes when a client looks at them again: the time, and the
+    /// role.
     pub fn look(&mut self, nodes: impl IntoIterator<Item = usize>) {
         for node in nodes {
             let time = self.time(node);
@@ -254,7 +255,7 @@ impl Scenario {
         }
     }
 
-    /// Says what of this the nodes were asked about their clocks and roles; returns the rest.
+    /// Names the questions among these about clocks and roles; returns the rest.
     pub fn looked(&mut self, acted: Vec<Acted>) -> Vec<Acted> {
         self.looked_by(&(0..self.nodes).collect::<Vec<_>>(), acted)
     }
@@ -277,8 +278,7 @@ impl Scenario {
         others
     }
 
-    /// Carries out what is to be done, and answers what clocks and roles are asked; returns the
-    /// rest.
+    /// Carries out the actions, and answers questions about clocks and roles; returns the rest.
     pub fn drain_looked(&mut self) -> Vec<Acted> {
         let acted = self.drain();
         self.looked(acted)
@@ -319,7 +319,7 @@ impl Scenario {
         self.engine.handle_push(self.now, node, push);
     }
 
-    /// Answers what a node is asked before a client can wait there.
+    /// Answers the questions to a node before a client can wait there.
     pub fn allow_waits(&mut self, node: usize) {
         self.reply(node, Reply::Map);
         let asked = [Waits::Track, Waits::Subscribe, Waits::Publish];
@@ -430,8 +430,7 @@ impl Scenario {
         std::mem::take(&mut self.doubts)
     }
 
-    /// What was sent about keys since this was last asked, each command in the words of
-    /// [`words`].
+    /// The commands about keys since the last call, each command in the words of [`words`].
     pub fn take_said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
@@ -455,7 +454,7 @@ impl Scenario {
         }
     }
 
-    /// When something is due next, without what was answered in time.
+    /// When something is due next, without timers of requests that were answered in time.
     pub fn next_timeout(&mut self) -> Option<Moment> {
         self.engine.handle_timeout(self.now);
         self.engine.poll_timeout()
@@ -481,8 +480,8 @@ impl Scenario {
     }
 }
 
-/// A command about keys: what it does, and the keys. In small letters if it is one of a lock that
-/// is not one plain key; then with the slot that is asked for, or with the sign that it leaves.
+/// A command about keys: its action, and the keys. In small letters if it is one of a lock that is
+/// not one plain key; then with the slot that is asked for, or with the sign that it leaves.
 fn words(command: &Command<'_>) -> Option<String> {
     let (verb, key) = match command {
         Command::Acquire { key, .. } => ("SET", key),
