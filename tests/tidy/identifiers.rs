@@ -58,18 +58,18 @@ const WORDS: [Word; 48] = [
     gone("fixed", "chosen"),
     gone("nobody", "none"),
     // How many threads of a client make one.
-    few("crowd", "contended", 1),
+    gone("crowd", "contended"),
     // Lines of text.
-    few("line", "local queue", 20),
+    few("line", "local queue", 19),
     // Public, or a slot of a futex, or an argument of a URL.
-    few("place", "position, endpoint", 18),
+    few("place", "position, endpoint", 6),
     // A public counter.
-    few("told", "notified", 5),
+    gone("told", "notified"),
     few("said", "reported", 4),
     // An argument of a command, the text of an error, bytes of a futex.
     few("words", "arguments, text", 18),
     // Handing over, and the name of a script.
-    few("hand", "release plan", 14),
+    few("hand", "release plan", 12),
     // A row of the table of kinds of lock.
     few("row", "consecutive grants", 17),
     few("turn", "iteration, quota", 11),
@@ -78,7 +78,7 @@ const WORDS: [Word; 48] = [
     // A script and a public counter.
     few("raise", "confirm", 3),
     // Read late; and what is public.
-    few("late", "timed out, overdue, expired", 17),
+    few("late", "timed out, overdue, expired", 13),
 ];
 
 /// The identifiers with this word, each with its file.

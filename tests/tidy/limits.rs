@@ -154,12 +154,12 @@ const LIMITS: [Limit; 19] = [
         advice: "show the name in one of the public modules",
     },
     Limit {
-        of: "hundreds of lines of code, without testing and tests",
+        of: "hundreds of lines of code, without testing, tests, and what the tool alone uses",
         count: |it| Count {
             figure: it.lines_of_code.div_ceil(100),
             found: vec![it.lines_of_code.to_string()],
         },
-        limit: 225,
+        limit: 224,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },
@@ -269,11 +269,13 @@ impl Library {
         let files = library();
         let mut all = Vec::new();
         collect(&root().join("src"), &mut all);
+        // The tool alone uses it.
+        let counted = files.iter().filter(|(path, _)| path != "unstable_tool.rs");
         Library {
             library: sources(&files),
             all: sources(&all),
             tool: sources(&tool()),
-            lines_of_code: files.iter().map(|(path, text)| lines_of_code(path, text)).sum(),
+            lines_of_code: counted.map(|(path, text)| lines_of_code(path, text)).sum(),
         }
     }
 
