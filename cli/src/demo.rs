@@ -43,21 +43,21 @@ const PAIRS: usize = 2_000;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
-    /// How many masters to start, from 3 to 9
+    /// Number of masters, from 3 to 9
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u8).range(3..=9))]
     masters: u8,
 
-    /// The most seconds for the 2,000 pairs of chapter 11 [default: no limit]
+    /// Time limit of chapter 11, in seconds [default: no limit]
     #[arg(long, value_name = "S")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Let the masters speak TLS, with certificates that openssl makes now
+    /// Use TLS, with new certificates from openssl
     #[arg(long)]
     tls: bool,
 
-    /// Use no colours, as without a terminal or with NO_COLOR set
+    /// Print without colours
     #[arg(long)]
     no_color: bool,
 }

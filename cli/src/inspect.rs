@@ -28,9 +28,9 @@ const WATCH_MIN: Duration = Duration::from_millis(100);
 
 /// Show who holds a lock, and for how long, without taking it
 ///
-/// It shows the beginning of the holder's token, which is enough to tell holders
-/// apart, and too little to release the lock. The answer can be outdated when you
-/// read it. Do not rely on it: take the lock.
+/// It shows the beginning of the holder's token, which distinguishes holders but
+/// is too short to release the lock. The answer can be outdated when you read
+/// it. To be sure that the lock is free, take it.
 ///
 /// If clients wait in a queue, it shows the queue on each master: its length and
 /// the first entries with their positions. An entry is the channel of a client. If

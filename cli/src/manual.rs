@@ -12,17 +12,17 @@ use clap_mangen::{Man, generate_to};
 
 use super::Cli;
 
-/// Write the completions of a shell to the standard output
+/// Write shell completions to standard output
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
 
-/// Write the manual page, or all of them into a folder
+/// Write one manual page, or all of them into a folder
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// A folder, which is made if it is missing
+    /// Folder for all pages, created if it is missing
     folder: Option<PathBuf>,
 }
 

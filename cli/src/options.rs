@@ -50,11 +50,11 @@ pub struct Options {
     #[arg(long, value_name = "D", value_parser = duration)]
     max_ttl: Option<Duration>,
 
-    /// Time limit for an answer [env: MUXLOCK_NODE_TIMEOUT]
+    /// Time limit for an answer [env: MUXLOCK_NODE_TIMEOUT] [default: 50ms]
     #[arg(long, value_name = "D", value_parser = duration)]
     node_timeout: Option<Duration>,
 
-    /// Time limit for connecting [env: MUXLOCK_CONNECT_TIMEOUT]
+    /// Connection timeout [env: MUXLOCK_CONNECT_TIMEOUT] [default: 500ms]
     #[arg(long, value_name = "D", value_parser = duration)]
     connect_timeout: Option<Duration>,
 
@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_name = "F")]
     drift_factor: Option<f64>,
 
-    /// Restart guard: uptime, own_observation or off
+    /// Restart guard: uptime, own_observation or off [default: uptime]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     restart_guard: Option<RestartGuardName>,
 
@@ -398,7 +398,7 @@ fn line_of(text: &str, key: &str) -> usize {
     1 + text.lines().position(has_it).unwrap_or(0)
 }
 
-/// A value that may be an address by mistake is not shown.
+/// A value that might be an address by mistake is not shown.
 pub fn shown(text: &str) -> &str {
     let marks = ["@", "://", "password", "passwd", "auth=", "pass="];
     let lower = text.to_ascii_lowercase();

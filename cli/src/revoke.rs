@@ -15,7 +15,7 @@ use super::options::Options;
 use super::stopwatch::random;
 use super::wire::{Failure, Wire, ask_each};
 
-/// It is not gone, or was not asked for well enough.
+/// The holder remains, or the request was refused.
 const NOT_GONE: u8 = 1;
 /// Too few masters answered.
 const UNKNOWN: u8 = 3;
@@ -31,8 +31,8 @@ const RENEWAL_SLACK: Duration = Duration::from_millis(250);
 /// lost its key, 0 if there is none, -1 if it is another's, -2 if it never expires.
 ///
 /// The fingerprint is made as `inspect` makes it. A holder renews its lock when a third of the
-/// validity is over. So the next renewal comes within a third of the key's remaining time, finds
-/// another value, and the holder learns the loss, even one that sets a missing key again.
+/// validity has passed. So the next renewal comes within a third of the key's remaining time and
+/// finds another value. The holder then notices the loss, even if it sets missing keys again.
 const REVOKE: &str = r#"
 local value=redis.call("GET",KEYS[1]) if not value then return {0,0} end
 local left,print=redis.call("PTTL",KEYS[1]),value
@@ -46,11 +46,11 @@ left=math.max(left,1) redis.call("SET",KEYS[1],ARGV[2],"PX",left) return {1,left
 /// Take a lock from its holder
 ///
 /// On each master, the holder's value is replaced by another one, with the same
-/// time to live. The holder learns it at its next renewal or release. No other
-/// client gets the lock before the validity of the holder has ended.
+/// time to live. The holder notices at its next renewal or release. Another client
+/// gets the lock only after the validity of the holder has ended.
 ///
-/// With --now, the keys stay only until the holder's next renewal, a third of the
-/// time: a holder that does not renew might work beside the next one.
+/// With --now, the keys expire after a third of their remaining time. A renewed
+/// lock reports its loss by then. Any other holder might work beside the next one.
 ///
 /// Exit status: 0 if the holder is gone from a quorum of masters, 1 if it is not,
 /// 2 if it could not start, 3 if too few masters answered.
@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
     holder: Option<Holder>,
 
-    /// Free it sooner, at the risk of two holders
+    /// Free the lock sooner, at the risk of two holders
     #[arg(long)]
     now: bool,
 

@@ -133,7 +133,7 @@ impl Pace<'_> {
         self.started.elapsed()
     }
 
-    /// When the next pair is due. It counts from then, also if it begins later. `None` at the end.
+    /// When the next pair is due. It counts from then, even if it begins later. `None` at the end.
     fn next(&self) -> Option<Duration> {
         let due = match self.load.rate {
             Some(rate) => {
@@ -279,7 +279,7 @@ impl Turn {
     }
 }
 
-/// Runs the loop until something is so, or time is over.
+/// Runs the loop until the condition holds or the time has passed.
 fn turn_while(
     is_so: impl Fn(&Multiplexer) -> bool,
     mux: &mut Multiplexer,

@@ -28,11 +28,11 @@ const BAR_WIDTH: usize = 40;
 
 /// Measure how fast locks are taken and released on your masters
 ///
-/// It writes to them: each lock is a key of its own, of which the name begins
-/// with muxlock:bench. All keys are deleted or expire.
+/// It writes to them: each lock has its own key, whose name begins with the prefix
+/// and muxlock:bench. All keys are deleted or expire.
 ///
-/// With --rate, a time counts from when the lock was due, not from when its turn
-/// came.
+/// With --rate, the time of a lock counts from the moment when it was due, even if
+/// it started later.
 ///
 /// Exit status: 0 if all locks were taken and released, 1 if some were not, 2 if
 /// it could not start.

@@ -34,9 +34,9 @@ const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Check the masters and show problems with their fixes
 ///
-/// It asks all masters at once, changes nothing on them, and then takes and
-/// releases a lock. Each finding has an id that stays the same, and many have the
-/// command that fixes it. No password is shown.
+/// It first reads from all masters, then takes and releases a lock. Each finding
+/// has an id that stays the same between versions. Many findings come with a
+/// command that fixes them. No password is shown.
 ///
 /// Exit status: 0 if there are no errors, 1 if there are, 2 if it could not
 /// start.

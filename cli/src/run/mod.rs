@@ -1,7 +1,7 @@
 //! `muxlock run`: a command that runs only while a lock is held.
 //!
 //! Three processes: this one, which acquires and renews the lock; the [guard](guard), which ends
-//! the command before the lock is over, also if this process cannot; and the [stub](stub), which
+//! the command before the lock expires, even if this process cannot; and the [stub](stub), which
 //! becomes the command.
 
 mod command;
@@ -47,9 +47,9 @@ const LOST: u8 = 120;
 const CONTENDED: u8 = 121;
 /// Too few masters answered.
 const UNAVAILABLE: u8 = 122;
-/// `--max-time` is over, as `timeout(1)` says it.
+/// `--max-time` has passed. `timeout(1)` exits with the same code.
 const TIMED_OUT: u8 = 124;
-/// Nothing was run, as `timeout(1)` says it.
+/// Nothing was run. `timeout(1)` exits with the same code.
 pub const FAILED: u8 = 125;
 
 /// How much of the TTL is there to end the command.
@@ -126,12 +126,12 @@ pub struct Args {
     #[arg(short, long, value_name = "D", value_parser = duration)]
     wait: Option<Duration>,
 
-    /// Do not wait for the lock, as by default
+    /// Do not wait for the lock (the default)
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 
-    /// Take a fencing token: a number that rises with each holder, given to the
-    /// command as MUXLOCK_FENCING_TOKEN
+    /// Take a fencing token, a number that is higher for each later holder: the
+    /// command gets it as MUXLOCK_FENCING_TOKEN
     #[arg(long)]
     fenced: bool,
 
@@ -164,7 +164,7 @@ pub struct Args {
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
 
-    /// From SIGTERM to SIGKILL [default: 2s, or less if the TTL is short]
+    /// Time from SIGTERM to SIGKILL [default: 2s, or less if the TTL is short]
     #[arg(long, value_name = "D", value_parser = duration)]
     kill_after: Option<Duration>,
 
@@ -172,9 +172,9 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration)]
     max_time: Option<Duration>,
 
-    /// Shortest time to keep the resource locked, even if the command ends
-    /// earlier. If more than max-ttl of it is left then, muxlock stays and renews
-    /// the lock. SIGTERM or SIGINT ends that: the resource stays locked for max-ttl
+    /// Shortest time to keep the resource locked. If the command ends earlier,
+    /// muxlock renews the lock until at most max-ttl of this time is left.
+    /// SIGTERM or SIGINT ends the renewal: the lock then lasts for max-ttl
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
 
