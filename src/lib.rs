@@ -26,8 +26,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Development servers have often just been started**, and a new client gives them no vote for
-//! about 31 s (see [below](#restarted-masters)). Write `redis://127.0.0.1?restart_guard=off` there.
+//! **Servers in development have often just been started.** A client ignores their votes for about
+//! 31 s (see [below](#restarted-masters)). To avoid this wait there, write
+//! `redis://127.0.0.1?restart_guard=off`.
 //!
 //! # Guarantees
 //! [`Redlock::try_lock`] sends `SET key token NX PX ttl` to all masters at the same time and
@@ -79,8 +80,8 @@
 //! blocks.
 //!
 //! [`Redlock::waiter`] gives waits that another thread or a signal handler can cancel, and
-//! [`Redlock::close`] ends all waits of a client. Every error of a call converts into [`Error`],
-//! whose [`kind`](Error::kind) is the next step for the caller. [`Redlock::inspect`] shows the
+//! [`Redlock::close`] ends all waits of a client. Every error of a call converts into [`Error`].
+//! Its [`kind`](Error::kind) shows the caller which step comes next. [`Redlock::inspect`] shows the
 //! holder of a lock.
 //!
 //! # Monitoring
@@ -120,8 +121,9 @@
 //!
 //! # Limits
 //! - A paused process notices only afterwards that its lock has expired.
-//! - If a master's wall clock steps forward, its keys expire early. A client detects the step only
-//!   if it had read that clock before, and not within the last 10 ms.
+//! - If a master's wall clock steps forward, its keys expire early. A client detects the step when
+//!   it next reads that clock: before a lock, if the last reading is older than 10 ms. It cannot
+//!   detect a step before its first reading.
 //! - A flush of a master is detected only with [`Builder::flush_marker`], and the deletion of a
 //!   single key never.
 //! - Waiting clients usually get the lock in the order of their arrival, without a guarantee.

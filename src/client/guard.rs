@@ -14,7 +14,7 @@ use crate::token::{Fingerprint, LockToken};
 /// A held lock. Dropping it releases the lock.
 ///
 /// Dropping it sends the release to every master without waiting for an answer, even while a thread
-/// panics. This never blocks, and panics only if a logger does. If the release cannot be sent, or
+/// panics. This never blocks. It panics only if a logger panics. If the release cannot be sent, or
 /// the process exits without dropping the guard, the key remains until it expires.
 /// [`unlock`](LockGuard::unlock) waits, and reports whether the lock was held to the end.
 ///
@@ -142,8 +142,8 @@ impl LockGuard {
     /// before each step of a job with many small steps. If it extends, it waits for a quorum, as
     /// [`extend`](LockGuard::extend) does.
     ///
-    /// Check [`remaining`](LockGuard::remaining) afterwards if the masters may be slow: the
-    /// validity counts from the start of the extension.
+    /// If the masters might be slow, check [`remaining`](LockGuard::remaining) afterwards, because
+    /// the validity counts from the start of the extension.
     ///
     /// # Errors
     /// The same errors as [`extend`](LockGuard::extend), and
@@ -173,7 +173,7 @@ impl LockGuard {
         (self.redlock.clone(), lease)
     }
 
-    /// Releases the lock and waits until a quorum has confirmed it, or no longer can.
+    /// Releases the lock and waits until a quorum has confirmed it, or can no longer confirm it.
     ///
     /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
     /// [`was_held`](Released::was_held)**. If it is `false`, another client might have held the
@@ -197,9 +197,9 @@ impl LockGuard {
     /// have not answered, and masters in quarantine. In extensions, the adopting client ignores
     /// those masters for as long as they might have forgotten a lock.
     ///
-    /// The call waits for no master. If another thread runs the event loop, it waits for that
-    /// thread, at most until the lock's validity ends; it then returns the parts of an expired
-    /// lock.
+    /// The call waits for no master. If another thread runs the event loop, the call waits for that
+    /// thread. If the lock's validity ends during this wait, the call returns the parts of an
+    /// expired lock.
     ///
     /// In a process that was forked from the one that holds the lock, the returned value refers to
     /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing.

@@ -165,7 +165,7 @@ impl Builder {
     }
 
     /// The limit for one connection attempt: lookup of the host name, connection, TLS handshake and
-    /// handshake together; 500 ms if not set. From 1 ms to one minute.
+    /// the first commands together; 500 ms if not set. From 1 ms to one minute.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
         self
@@ -283,7 +283,7 @@ impl Builder {
     ///
     /// The client uses the first 16 addresses. The [`RestartGuard`] treats a server at a new
     /// address as new, unless its `run_id` is unchanged. If a name resolves to another node's
-    /// address, it gives no vote ([`Unfit::Duplicate`](crate::node::Unfit::Duplicate)).
+    /// address, the node gives no vote ([`Unfit::Duplicate`](crate::node::Unfit::Duplicate)).
     ///
     /// ```
     /// use muxlock::Redlock;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
 ///
-/// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first`, and doubles with every
-/// round up to `most`. But it is at least three times the smoothed time to a quorum of answers,
-/// even if that is more than `most`. So clients that collided are unlikely to collide again.
+/// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first` and doubles with every
+/// round up to `most`. It is at least three times the smoothed time to a quorum of answers, even if
+/// that is more than `most`. So clients that collided are unlikely to collide again.
 ///
 /// ```
 /// use muxlock::settings::Retry;
@@ -92,7 +92,8 @@ pub enum Waiting {
 #[non_exhaustive]
 pub enum RestartGuard {
     /// The client trusts the age that the server reports (`uptime_in_seconds`). If the previous
-    /// process answered this client more recently than that, the shorter time counts. The default.
+    /// process answered this client after the reported start, the client counts from that answer.
+    /// The default.
     #[default]
     Uptime,
     /// A master votes only after this client has seen its process for the whole quarantine. The
@@ -136,7 +137,7 @@ pub enum RestartGuard {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heal {
-    /// The extension does not set the key there. The default.
+    /// The extension leaves a missing key missing. The default.
     #[default]
     Off,
     /// The extension sets the key there with the same token and the requested TTL, unless the key

@@ -175,7 +175,7 @@ pub struct Stats {
     /// Proposed fencing tokens that were ignored, because they are far ahead of the masters'
     /// clocks.
     pub tokens_ignored: u64,
-    /// Places taken in the queues on the masters; see [`Waiting`](crate::settings::Waiting).
+    /// Positions taken in the queues on the masters; see [`Waiting`](crate::settings::Waiting).
     pub queued: u64,
     /// Notifications received that it is this client's turn to take a lock.
     pub notifications_received: u64,
