@@ -92,6 +92,16 @@ enum Descendants {
 /// all names, separated by commas; for a permit the name of its slot, such as
 /// smtp{5}:2.
 ///
+/// A fencing token is a number that is higher for each later holder. Commands with
+/// the same value of --as exclude each other, as any two holders do.
+///
+/// With --at-least, muxlock stays after an early end of the command. It renews the
+/// lock until the rest of that time fits into max-ttl. SIGTERM or SIGINT ends the
+/// renewal: the lock then lasts for max-ttl.
+///
+/// With -q -E 0, a lock of another holder is reported only if its key never
+/// expires.
+///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
 /// it waited; 120 if the lock was lost, even if muxlock found that only after
 /// the command had ended; 121 if another holder has the lock; 122 if too few
@@ -130,8 +140,7 @@ pub struct Args {
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 
-    /// Take a fencing token, a number that is higher for each later holder: the
-    /// command gets it as MUXLOCK_FENCING_TOKEN
+    /// Pass a fencing token to the command (MUXLOCK_FENCING_TOKEN)
     #[arg(long)]
     fenced: bool,
 
@@ -148,14 +157,12 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["slots", "fenced"])]
     exclusive: bool,
 
-    /// Take one of N permits: at most N commands run at a time. All commands must
-    /// use the same N
+    /// Take one of N permits; all commands must use the same N
     #[arg(long, value_name = "N", conflicts_with = "fenced")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     slots: Option<u32>,
 
-    /// Value to store in the key, which shows others who holds the lock. Commands
-    /// with the same value exclude each other as well
+    /// Value to store in the key, for others to read
     #[arg(long = "as", value_name = "VALUE")]
     #[arg(conflicts_with_all = ["also", "shared", "exclusive", "slots", "fenced"])]
     own: Option<String>,
@@ -164,7 +171,7 @@ pub struct Args {
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
 
-    /// Time from SIGTERM to SIGKILL [default: 2s, or less if the TTL is short]
+    /// Time from SIGTERM to SIGKILL [default: 2s, less for a short TTL]
     #[arg(long, value_name = "D", value_parser = duration)]
     kill_after: Option<Duration>,
 
@@ -172,9 +179,7 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration)]
     max_time: Option<Duration>,
 
-    /// Shortest time to keep the resource locked. If the command ends earlier,
-    /// muxlock renews the lock until at most max-ttl of this time is left.
-    /// SIGTERM or SIGINT ends the renewal: the lock then lasts for max-ttl
+    /// Shortest time to keep the resource locked
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
 
@@ -186,8 +191,7 @@ pub struct Args {
     #[arg(long)]
     no_guard: bool,
 
-    /// Print only why the command was not run or was ended. With -E 0, a lock of
-    /// another holder is reported only if its key never expires
+    /// Print only why the command was not run, or was ended
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
