@@ -222,7 +222,9 @@ pub mod node {
         Unfit,
     };
     pub use crate::proto::command::ReleaseWith;
-    pub use crate::proto::status::{NodeState, NodeStatus, QueueObstacle, QueueSupport};
+    pub use crate::proto::status::{
+        ErrorCounts, NodeState, NodeStatus, QueueObstacle, QueueSupport,
+    };
 }
 
 pub mod settings {

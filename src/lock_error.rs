@@ -127,7 +127,7 @@ struct LockErrorInner {
     kind: LockErrorKind,
     attempts: u32,
     nodes: Vec<NodeReport>,
-    place: Option<u32>,
+    queue_position: Option<u32>,
     held: Option<Resource>,
     /// Why the resource is reserved, if it is.
     reserved: Reserved,
@@ -141,7 +141,7 @@ impl LockError {
             kind,
             attempts,
             nodes,
-            place: None,
+            queue_position: None,
             held: None,
             reserved: Reserved::NotPlain,
             ensured: None,
@@ -160,9 +160,9 @@ impl LockError {
         self
     }
 
-    /// As it is, with the place in the queue when the wait ended.
-    pub(crate) fn at_place(mut self, place: Option<u32>) -> LockError {
-        self.0.place = place;
+    /// As it is, with the position in the queue when the wait ended.
+    pub(crate) fn at_queue_position(mut self, position: Option<u32>) -> LockError {
+        self.0.queue_position = position;
         self
     }
 
@@ -198,8 +198,8 @@ impl LockError {
     /// How many clients were ahead in the queue for the lock when this one gave up, as last
     /// reported by the queue node. `None` if it did not wait in a queue. See
     /// [`Waiting`](crate::settings::Waiting).
-    pub fn place(&self) -> Option<u32> {
-        self.0.place
+    pub fn queue_position(&self) -> Option<u32> {
+        self.0.queue_position
     }
 
     /// For an attempt to lock [several resources](crate::Redlock::try_lock_all): a resource that

@@ -346,7 +346,7 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
 fn queue_as_json(queue: &Queue) -> Value {
     let entry = |(position, Entry { client, listens }): (usize, &Entry)| {
         let listens = *listens;
-        json!({ "place": position, "client": client, "listens": listens })
+        json!({ "position": position, "client": client, "listens": listens })
     };
     let entries: Vec<_> = queue.entries.iter().enumerate().map(entry).collect();
     json!({"length": queue.length, "entries": entries, "more": queue.more()})

@@ -375,23 +375,23 @@ impl Multiplexer {
     /// Several acquisitions of this multiplexer that wait for the same resource share the position
     /// of the first one, and follow it in their order. The position is the last one that a master
     /// reported. A waiting client asks for it at least every few seconds, and it can change in both
-    /// directions. If the acquisition fails, [`LockError::place`](crate::LockError::place) returns
-    /// the last one.
+    /// directions. If the acquisition fails,
+    /// [`LockError::queue_position`](crate::LockError::queue_position) returns the last one.
     ///
     /// ```no_run
     /// use muxlock::Multiplexer;
     /// use muxlock::proto::OpId;
     ///
     /// fn show(mux: &Multiplexer, id: OpId) {
-    ///     match mux.place(id) {
-    ///         Some(0) => println!("nobody is before this one"),
+    ///     match mux.queue_position(id) {
+    ///         Some(0) => println!("this one is the first"),
     ///         Some(before) => println!("{before} clients are before this one"),
     ///         None => println!("waiting"),
     ///     }
     /// }
     /// ```
-    pub fn place(&self, id: OpId) -> Option<u32> {
-        self.owner.is_current().then(|| self.driver.engine().place(id)).flatten()
+    pub fn queue_position(&self, id: OpId) -> Option<u32> {
+        self.owner.is_current().then(|| self.driver.engine().queue_position(id)).flatten()
     }
 
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing

@@ -412,8 +412,9 @@ impl Engine {
                     Some(round) => self.rounds.reports(self.last_now, &self.nodes, round),
                     None => kept().map_or_else(Vec::new, |error| error.nodes().to_vec()),
                 };
-                let place = self.place(self.operations.id_of(op));
-                let error = LockError::new(failure.into(), attempts, nodes).at_place(place);
+                let position = self.queue_position(self.operations.id_of(op));
+                let error =
+                    LockError::new(failure.into(), attempts, nodes).at_queue_position(position);
                 let error = match round {
                     Some(round) => self.rounds.with_held(error, round),
                     None => error.for_held(kept().and_then(LockError::held_resource).cloned()),

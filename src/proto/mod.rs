@@ -78,7 +78,7 @@ pub use lease::Lease;
 pub(crate) use lease::Released;
 pub use limits::OPERATIONS_MAX;
 pub(crate) use nodes::foreign;
-pub use nodes::{ErrorCounts, Node, Nodes};
+pub use nodes::{Node, Nodes};
 pub use notices::Notice;
 pub use op_id::OpId;
 pub use operation::Operations;
@@ -738,7 +738,7 @@ impl Engine {
 
     /// How many engines are ahead in the queue for this acquisition's lock, as last reported by the
     /// queue node; `None` if it does not wait in a queue.
-    pub fn place(&self, id: OpId) -> Option<u32> {
+    pub fn queue_position(&self, id: OpId) -> Option<u32> {
         let (op, _) = self.operations.patience_of(id)?;
         self.waits.local.position_of(self.key_of(op)?)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::command::ReleaseWith;
 use super::failure::Failure;
-use super::nodes::ErrorCounts;
+pub use super::nodes::ErrorCounts;
 use crate::outcome::{NodeOutcome, Quarantine};
 
 /// The state of a node, for monitoring.

@@ -198,7 +198,7 @@ fn key_that_lives_for_ages_is_waited_for_like_any_other() {
             let waiting = scope.spawn(|| waiter.try_lock_for(KEY, TTL, PATIENCE).unwrap_err());
             soon("it waits", || queued_anywhere(&masters) == place + 1);
             let error = waiting.join().expect("no panic");
-            assert_eq!(error.place(), u32::try_from(place).ok());
+            assert_eq!(error.queue_position(), u32::try_from(place).ok());
             assert_eq!(waiter.stats().disconnected, 0);
         });
         ask(&masters[0], &["RPUSH", &queue_of(KEY), &format!("muxlock:gone{place}")]);

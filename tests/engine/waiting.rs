@@ -590,7 +590,7 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     s.reply(queue_node, position(5, HELD));
     s.notify(queue_node, "aresource");
     assert_eq!(s.drain(), []);
-    assert_eq!(s.engine.place(id), Some(5));
+    assert_eq!(s.engine.queue_position(id), Some(5));
 }
 
 /// It has left that place, or holds the lock.
@@ -608,7 +608,7 @@ fn w6_notifications_about_a_position_where_it_does_not_wait_are_ignored() {
             .then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
         assert_eq!(s.drain(), leaves.into_iter().collect::<Vec<_>>(), "{word}");
         assert_eq!(
-            s.engine.operations().acquisitions().map(|id| s.engine.place(id)).last(),
+            s.engine.operations().acquisitions().map(|id| s.engine.queue_position(id)).last(),
             Some(Some(5))
         );
     }
@@ -1687,7 +1687,7 @@ fn w12_patience_over_it_leaves_its_position() {
         }
         if let Some(done) = s.done() {
             let muxlock::proto::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
-            assert_eq!((error.kind(), error.place()), (LockErrorKind::Contended, Some(3)));
+            assert_eq!((error.kind(), error.queue_position()), (LockErrorKind::Contended, Some(3)));
             assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
             return;
         }
@@ -1707,10 +1707,10 @@ fn w12_cancelled_it_leaves_its_position_to_the_next_of_its_local_queue() {
     s.allow_waits(queue_node);
     s.drain();
     s.reply(queue_node, position(4, HELD));
-    assert_eq!(s.engine.place(first), Some(4));
+    assert_eq!(s.engine.queue_position(first), Some(4));
     let _ = s.engine.cancel(s.now, first);
     assert_eq!(s.drain(), [], "the next inherits it");
-    assert_eq!(s.engine.place(second), Some(4));
+    assert_eq!(s.engine.queue_position(second), Some(4));
     let _ = s.engine.cancel(s.now, second);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
@@ -1745,7 +1745,7 @@ fn w12_next_of_a_local_queue_tries_when_the_round_of_the_first_is_cut_off() {
         let acted = s.drain();
         let is_undone = matches!(&acted[0], Acted::Release(nodes, _) if nodes.len() == NODES);
         assert!(is_undone && sets(&acted[1..]), "{acted:?}");
-        assert_eq!(s.engine.place(second), Some(0));
+        assert_eq!(s.engine.queue_position(second), Some(0));
         s.replies(0..NODES, Reply::Nil);
         s.replies(0..NODES, Reply::Integer(0));
         assert!(granted(&mut s).is_valid_at(s.now));

@@ -359,30 +359,34 @@ fn place_in_the_queue_is_that_of_a_wait_alone() {
     hosts.iter_mut().for_each(Host::all_ready);
     let [holder, first, second] = &mut hosts;
     let held = holder.mux.try_lock(KEY, TTL).unwrap();
-    assert_eq!(holder.mux.place(held), None);
+    assert_eq!(holder.mux.queue_position(held), None);
     let lease = holder.acquired(held);
     let one = first.mux.try_lock_for(KEY, TTL, LONG).unwrap();
-    assert_eq!(first.mux.place(one), None, "nothing was told yet");
-    first.until("it has a place", |mux| mux.place(one) == Some(0));
+    assert_eq!(first.mux.queue_position(one), None, "nothing was told yet");
+    first.until("it has a place", |mux| mux.queue_position(one) == Some(0));
     let two = second.mux.try_lock_for(KEY, TTL, LONG).unwrap();
     let three = second.mux.try_lock_for(KEY, TTL, LONG).unwrap();
     let once = second.mux.try_lock(KEY, TTL).unwrap();
-    second.until("it has a place", |mux| mux.place(two) == Some(1));
-    assert_eq!(second.mux.place(three), Some(1), "the place is that of their line");
-    assert_eq!(second.mux.place(once), None, "one round waits in no queue");
+    second.until("it has a place", |mux| mux.queue_position(two) == Some(1));
+    assert_eq!(second.mux.queue_position(three), Some(1), "the place is that of their line");
+    assert_eq!(second.mux.queue_position(once), None, "one round waits in no queue");
     assert!(second.done(1).contains_key(&once));
     // The lock goes to the first, which extends it: that is no wait.
     holder.mux.abandon(lease);
     holder.mux.flush();
     let lease = first.acquired(one);
-    assert_eq!(first.mux.place(one), None, "it has ended");
+    assert_eq!(first.mux.queue_position(one), None, "it has ended");
     let extension = first.mux.extend(lease, TTL);
-    assert_eq!(first.mux.place(extension), None);
+    assert_eq!(first.mux.queue_position(extension), None);
     let Some(Done::Extended(lease, Ok(()))) = first.done(1).remove(&extension) else { panic!() };
     // The holder stands in front of those that wait.
-    assert_eq!(second.mux.place(two), Some(1));
+    assert_eq!(second.mux.queue_position(two), Some(1));
     assert!(matches!(second.mux.cancel(two), Cancelled::Acquisition));
-    assert_eq!((second.mux.place(two), second.mux.place(three)), (None, Some(1)), "it inherits");
+    assert_eq!(
+        (second.mux.queue_position(two), second.mux.queue_position(three)),
+        (None, Some(1)),
+        "it inherits"
+    );
     first.mux.abandon(lease);
     first.mux.flush();
     let lease = second.acquired(three);

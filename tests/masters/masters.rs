@@ -416,7 +416,7 @@ fn held_resource_waiter_gives_up_within_its_wait() {
     let (took, result) = timed(|| waiter.try_lock_for(KEY, TTL, wait));
     let error = refused(result);
     assert!(error.is_contended(), "{error}");
-    assert_eq!(error.place(), Some(0));
+    assert_eq!(error.queue_position(), Some(0));
     assert!(took >= wait && took < wait + SOON, "{took:?}");
 
     let waiter = all_ready(&patient(masters.urls()).waiting(Waiting::Retry));
@@ -424,7 +424,7 @@ fn held_resource_waiter_gives_up_within_its_wait() {
     let error = refused(result);
     assert!(error.is_contended(), "{error}");
     assert!(error.attempts() >= 2, "{error}");
-    assert_eq!(error.place(), None);
+    assert_eq!(error.queue_position(), None);
     // The longest delay between two rounds is twice 64 ms, so the last round was late enough.
     assert!(took >= wait - Duration::from_millis(128), "{took:?}");
     assert!(took < wait + SOON, "{took:?}");
@@ -1312,7 +1312,7 @@ fn documented_user_is_denied_nothing() {
     let waiter = all_ready(&patient(masters.iter().map(url)).key_prefix("app:"));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     let error = refused(waiter.try_lock_for(KEY, TTL, SOON / 5));
-    assert_eq!(error.place(), Some(0), "{error}");
+    assert_eq!(error.queue_position(), Some(0), "{error}");
     thread::scope(|scope| {
         let waits = || waiter.try_lock_for(KEY, TTL, PATIENT).unwrap().unlock().unwrap();
         let granted = scope.spawn(waits);

@@ -618,7 +618,11 @@ fn nothing_is_left_when_all_have_come_and_gone() {
             matches!(&found[..], [Value::Array(entries)] if entries.len() == 3)
         });
         let error = quitter.try_lock_for(KEY, TTL, SOON / 5).unwrap_err();
-        assert!(error.is_contended() && error.place() == Some(3), "{error} {:?}", error.place());
+        assert!(
+            error.is_contended() && error.queue_position() == Some(3),
+            "{error} {:?}",
+            error.queue_position()
+        );
         soon("it has left", || {
             all(&["LLEN", QUEUE]).contains(&Value::Integer(3))
                 && !all(&["LLEN", QUEUE]).contains(&Value::Integer(4))

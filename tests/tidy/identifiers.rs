@@ -62,7 +62,7 @@ const WORDS: [Word; 48] = [
     // Lines of text.
     few("line", "local queue", 19),
     // Public, or a slot of a futex, or an argument of a URL.
-    few("place", "position, endpoint", 6),
+    gone("place", "position, endpoint"),
     // A public counter.
     gone("told", "notified"),
     few("said", "reported", 4),

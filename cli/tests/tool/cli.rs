@@ -169,9 +169,9 @@ fn inspect_shows_the_queue_and_who_of_it_listens() {
         let (_, out, _) = inspect(&["--json"]);
         let json: Value = serde_json::from_str(&out).expect("it is JSON");
         let expected = json!({"length": 3, "more": 0, "entries": [
-            {"place": 0, "client": channel, "listens": true},
-            {"place": 1, "client": ended, "listens": false},
-            {"place": 2, "client": null, "listens": false},
+            {"position": 0, "client": channel, "listens": true},
+            {"position": 1, "client": ended, "listens": false},
+            {"position": 2, "client": null, "listens": false},
         ]});
         assert_eq!(json["nodes"][gate]["queue"], expected);
         assert_eq!(json["nodes"][(gate + 1) % 3]["queue"]["length"], 0);
