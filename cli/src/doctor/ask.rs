@@ -94,6 +94,29 @@ pub struct Refused {
 /// An answer that can be missing, because of a missing right or an unknown command.
 pub type Known<T> = Result<T, RefusalKind>;
 
+/// The flush marker of a master.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Marker {
+    Missing,
+    /// It is no number.
+    Strange,
+    /// The time from which the master may vote, in milliseconds of its own clock.
+    ReadyAt(f64),
+}
+
+impl Marker {
+    fn new(reply: Value) -> Marker {
+        match reply {
+            Value::Nil => Marker::Missing,
+            // As the script of the locks reads it.
+            reply => match text(reply).trim().parse::<f64>() {
+                Ok(ready_at) if !ready_at.is_nan() => Marker::ReadyAt(ready_at),
+                _ => Marker::Strange,
+            },
+        }
+    }
+}
+
 /// The answers of a master.
 #[derive(Debug, Clone)]
 pub struct Said {
@@ -106,8 +129,8 @@ pub struct Said {
     pub times: Times,
     /// Whether it answers without a password.
     pub is_open: bool,
-    /// Whether it has the flush marker.
-    pub has_marker: Option<bool>,
+    /// Its flush marker, if clients have one.
+    pub marker: Option<Known<Marker>>,
     /// The record of its promotion that clients have stored.
     pub sighting: Option<String>,
     /// The answer of its Sentinels about a failover, if it has some.
@@ -271,13 +294,13 @@ fn questions(
         None => None,
     };
     let clients = known(wire.ask(&[b"CLIENT", b"LIST"]))?.map(|reply| clients(&text(reply)));
-    let has_marker = match marker {
-        Some(key) => known(wire.ask(&[b"GET", key]))?.ok().map(|reply| reply != Value::Nil),
+    let marker = match marker {
+        Some(key) => Some(known(wire.ask(&[b"GET", key]))?.map(Marker::new)),
         None => None,
     };
     let times = times(wire, plan.watch)?;
     let nothing = Said::nothing(is_open);
-    Ok(Said { info, settings, clients, times, has_marker, refused, refused_other, ..nothing })
+    Ok(Said { info, settings, clients, times, marker, refused, refused_other, ..nothing })
 }
 
 impl Said {
@@ -288,7 +311,7 @@ impl Said {
             clients: Err(RefusalKind::Unknown),
             times: Times::default(),
             is_open,
-            has_marker: None,
+            marker: None,
             sighting: None,
             failover: None,
             certificate_days: None,

@@ -8,7 +8,7 @@ use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
 use muxlock::unstable_tool::{CommonSettings, MasterEndpoint, MasterSettings};
 
-use super::ask::{Obstacle, Refused, Said};
+use super::ask::{Marker, Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{By, Finding, Id, redis_cli, sentinel_cli};
 use crate::paint::time;
@@ -65,6 +65,7 @@ const TRACKED_KEYS_MIN: u64 = 1_000;
 /// The default of servers.
 const TRACKED_KEYS: &str = "1000000";
 const BACKLOG_TTL: &str = "3600";
+const NO_TIME: &str = "holds no valid time";
 
 /// Whether the locks of a new client can count on a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,7 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
                 findings.tls(said);
                 findings.memory(said);
                 findings.age(said);
+                findings.marker(said);
                 findings.persistence(said);
                 findings.connections(said);
                 findings.rights(said);
@@ -140,6 +142,12 @@ fn first_seen(said: &Said) -> Option<Duration> {
     let now = said.times.first.last().filter(|_| is_it)?.master;
     let age = now.saturating_sub(micros.parse().ok()?);
     Some(Duration::from_micros(u64::try_from(age).unwrap_or(0)))
+}
+
+/// For how long clients ignore a master whose flush marker holds a time that is `left` ahead. They
+/// allow for the drift of its clock.
+pub fn marker_wait(common: &CommonSettings<'_>, left: Duration) -> Duration {
+    left.mul_f64(1.0 + common.drift_factor)
 }
 
 impl Findings<'_> {
@@ -319,6 +327,48 @@ impl Findings<'_> {
             );
             self.add(Finding::new(Note, Id::Young, why));
         }
+    }
+
+    /// Whether clients ignore it because of its flush marker. They do so even without a restart
+    /// guard.
+    fn marker(&mut self, said: &Said) {
+        let Some(Ok(marker)) = said.marker else {
+            return;
+        };
+        let common = self.subject.common;
+        let seconds = |left: Duration| marker_wait(common, left).as_secs_f64().ceil();
+        let unset = |what: &str| {
+            let seconds = seconds(common.quarantine);
+            format!(
+                "its flush marker {what}: clients ignore it until {seconds} s after the next lock, \
+                 so take one now"
+            )
+        };
+        let why = match marker {
+            Marker::Missing => unset("is missing"),
+            Marker::Strange => unset(NO_TIME),
+            Marker::ReadyAt(ready_at) => {
+                // Without its clock, another finding says so.
+                let Some(now) = said.times.last().map(|sample| sample.master / 1_000) else {
+                    return;
+                };
+                let left = ready_at - now as f64;
+                if left <= 0.0 {
+                    return;
+                }
+                match left <= (common.quarantine.as_secs_f64() * 1e3).ceil() {
+                    true => format!(
+                        "its flush marker was set a short time ago, so it might have lost locks: \
+                         clients ignore it for another {} s",
+                        seconds(Duration::from_secs_f64(left / 1e3))
+                    ),
+                    // It is further ahead than their own wait, so they set it again.
+                    false => unset(NO_TIME),
+                }
+            }
+        };
+        self.wait();
+        self.add(Finding::new(Note, Id::Marker, why));
     }
 
     /// It does not say when it was promoted. The first client that saw it has stored that, if it
@@ -789,6 +839,9 @@ impl Findings<'_> {
         let mut missing = Vec::new();
         if let Err(kind) = said.settings {
             missing.push(format!("its settings ({})", lacks(kind, "config|get")));
+        }
+        if let Some(Err(kind)) = said.marker.filter(|_| said.refused_other.is_some()) {
+            missing.push(format!("its flush marker ({})", lacks(kind, "get")));
         }
         if let Err(kind) = said.clients {
             missing.push(format!("its clients ({})", lacks(kind, "client|list")));

@@ -46,6 +46,10 @@ pub const ADVANCES_WITHIN: Duration = Duration::from_millis(50);
 pub const RATE_OVER_MIN: Duration = Duration::from_secs(1);
 
 impl Times {
+    pub fn last(&self) -> Option<&Sample> {
+        self.later.last().or(self.first.last())
+    }
+
     pub fn latencies(&self) -> Latencies {
         Latencies::new(self.first.iter().map(|sample| sample.round_trip).collect())
     }

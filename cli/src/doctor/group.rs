@@ -9,7 +9,7 @@ use muxlock::unstable_tool::{ConfigExt, MasterEndpoint};
 use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
-use super::checks::{Checked, Subject, VoteState, check, is_loopback};
+use super::checks::{Checked, Subject, VoteState, check, is_loopback, marker_wait};
 use super::clocks::agreed;
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Id};
@@ -72,7 +72,7 @@ pub fn examine(
     several_servers(config, answers, &mut report);
     same_servers(config, answers, &mut report);
     same_hosts(config, &mut report);
-    marker(config, answers, &mut report);
+    marker(config, &mut report);
     clock_offsets(answers, &mut report);
     lists(config, answers, &mut report);
     votes(config, &mut report);
@@ -154,27 +154,9 @@ fn same_hosts(config: &Config, report: &mut Report) {
     }
 }
 
-fn marker(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
+fn marker(config: &Config, report: &mut Report) {
     if config.common().flush_marker.is_none() {
         let why = "there is no flush marker (--flush-marker): a flush loses locks unnoticed";
-        return report.add(Finding::new(Note, Id::Marker, why));
-    }
-    let mut without = Vec::new();
-    for (node, said) in answers.iter().enumerate() {
-        if said.as_ref().is_ok_and(|said| said.has_marker == Some(false)) {
-            without.push(config.master(node).address);
-            if report.vote_states[node] == VoteState::Votes {
-                report.vote_states[node] = VoteState::Waits;
-            }
-        }
-    }
-    if !without.is_empty() {
-        let seconds = config.common().quarantine.as_secs_f64().ceil();
-        let why = format!(
-            "there is no flush marker yet on {}: from the first lock on, clients with the marker \
-             ignore these masters for {seconds} s",
-            without.join(", ")
-        );
         report.add(Finding::new(Note, Id::Marker, why));
     }
 }
@@ -254,7 +236,9 @@ fn votes(config: &Config, report: &mut Report) {
         let why = format!("{possible} of {total} masters can vote, and a lock needs {quorum}");
         report.add(Finding::new(Error, Id::Quorum, why));
     } else if !report.can_lock() {
-        for finding in report.findings.iter_mut().filter(|finding| finding.id == Id::Young) {
+        let is_of_one_that_waits =
+            |it: &&mut Finding| it.id == Id::Young || it.id == Id::Marker && it.master.is_some();
+        for finding in report.findings.iter_mut().filter(is_of_one_that_waits) {
             finding.severity = Warning;
             finding.why.push_str(", and until then the others are no quorum");
         }
@@ -265,7 +249,12 @@ fn votes(config: &Config, report: &mut Report) {
             waits.filter(|(node, it)| **it == VoteState::Waits && is_strict(*node)).count();
         let votes = report.count(VoteState::Votes);
         if votes + strict < quorum {
-            let seconds = config.common().quarantine.saturating_add(CONNECTING).as_secs_f64();
+            let common = config.common();
+            let wait = match common.flush_marker {
+                Some(_) => marker_wait(&common, common.quarantine),
+                None => common.quarantine,
+            };
+            let seconds = wait.saturating_add(CONNECTING).as_secs_f64();
             let why = format!(
                 "{votes} of {total} masters can vote now for a client that starts, and a lock \
                  needs {quorum}: run commands with --wait {}s, or fix the other findings",
@@ -496,6 +485,19 @@ mod tests {
             ..said(2, "rdb_last_bgsave_status:err")
         };
         assert_eq!(last(failed), ["error bgsave-stops-writes 2"]);
+    }
+
+    #[test]
+    fn marker_that_cannot_be_read_is_told_if_the_locks_user_is_another() {
+        let marker = Some(Err(RefusalKind::Key));
+        let why = |refused_other| {
+            let answers = [Ok(Said { marker, refused_other, ..said(0, "") })];
+            let report = examine(&config(&THREE[..1]), &answers, Some("locker"));
+            report.findings.into_iter().map(|it| it.why).collect::<Vec<_>>().join("\n")
+        };
+        assert!(why(Some(Ok(Vec::new()))).contains("its flush marker (get is refused)"));
+        // If it is this user, its missing right is another finding.
+        assert!(!why(None).contains("its flush marker"));
     }
 
     #[test]

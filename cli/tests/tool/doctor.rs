@@ -536,25 +536,79 @@ fn looking_changes_nothing() {
     assert!(changes() != before, "the control: a lock is a change");
 }
 
+/// Clients ignore a server until the time that its marker holds.
 #[test]
-fn marker_that_is_missing_is_a_note_until_a_client_has_set_it() {
+fn wait_that_the_marker_holds_is_found() {
     let masters = Masters::start(3).unwrap();
     let urls = masters.urls();
-    let run = |args: &[&str]| {
+    let doctor = |args: &[&str]| {
         let mut command = muxlock(&["doctor", "--json", "--allow", "version"]);
         let (code, out, _) =
             run(command.args(SLOW).args(args).env("MUXLOCK_NODES", urls.join(",")));
-        (code, Seen { code, json: serde_json::from_str(&out).unwrap() }.found(&urls))
+        Seen { code, json: serde_json::from_str(&out).unwrap() }
     };
-    assert_eq!(run(&[]), (0, vec!["marker".into()]));
-    let with = ["--flush-marker", "mark", "--max-ttl", "10ms"];
-    // The first lock sets it, and those with the marker wait.
-    assert_eq!(run(&with), (1, vec!["marker".into(), "quorum".into()]));
-    for master in masters.iter() {
-        assert_eq!(master.dbsize().unwrap(), 0, "it is not set by looking");
-        tell(master, &["SET", "mark", "0"]);
+    let common = ["--flush-marker", "mark", "--max-ttl", "10m"];
+    let marked = |args: &[&str]| doctor(&[&common[..], args].concat());
+    let takes_a_lock = || {
+        let builder = patient(urls.clone()).max_ttl(Duration::from_secs(600));
+        let redlock = all_ready(&builder.flush_marker("mark"));
+        let lock = redlock.try_lock("r", TTL);
+        // On all masters.
+        assert_eq!(redlock.shutdown(TTL), 0);
+        lock.is_ok()
+    };
+    let count = |seen: &Seen, text: &str| {
+        seen.findings().iter().filter(|it| it["why"].as_str().unwrap().contains(text)).count()
+    };
+    let seen = doctor(&[]);
+    assert_eq!((seen.code, seen.found(&urls)), (0, vec!["marker".into()]), "{}", seen.json);
+
+    // At its first use, no lock has started the wait.
+    let missing = "its flush marker is missing: clients ignore it until 614 s after the next lock, \
+                   so take one now";
+    let young = "its flush marker was set a short time ago, so it might have lost locks: clients \
+                 ignore it for another 6";
+    for text in [missing, young] {
+        for args in [&[][..], &["--read-only"]] {
+            let seen = marked(args);
+            let found = ["marker 0", "marker 1", "marker 2", "quorum"];
+            assert_eq!(seen.found(&urls), found, "{}", seen.json);
+            assert_eq!((seen.code, &seen.json["votes"]), (1, &0.into()));
+            let rows = seen.json["masters"].as_array().unwrap();
+            assert!(rows.iter().all(|row| row["vote"] == "waits"), "{}", seen.json);
+            assert_eq!(count(&seen, text), 3, "{}", seen.json);
+            assert_eq!(count(&seen, ", and until then the others are no quorum"), 3);
+            assert_eq!(count(&seen, "run commands with --wait 614s"), 1, "{}", seen.json);
+            let is_set = masters.iter().all(|master| master.dbsize().unwrap() == 1);
+            assert_eq!(is_set, text == young, "it is not set by looking");
+        }
+        assert!(!takes_a_lock(), "it sets the marker, and waits");
     }
-    assert_eq!(run(&with), (0, vec![]));
+
+    // The wait has ended on two of them. The other one was flushed.
+    for master in masters.iter() {
+        tell(master, &["SET", "mark", "1700000000000"]);
+    }
+    let seen = marked(&[]);
+    assert_eq!((seen.code, seen.found(&urls)), (0, vec![]), "{}", seen.json);
+    let found = |args: &[&str], text: &str| {
+        let seen = marked(args);
+        assert_eq!((seen.code, seen.found(&urls)), (0, vec!["marker 1".into()]), "{}", seen.json);
+        assert_eq!((&seen.json["verdict"], &seen.json["votes"]), (&"notes".into(), &2.into()));
+        assert_eq!(count(&seen, text), 1, "{}", seen.json);
+    };
+    tell(&masters[1], &["FLUSHALL"]);
+    found(&["--read-only"], missing);
+    assert!(takes_a_lock(), "two of three vote");
+    found(&["--read-only"], young);
+    // Clients replace such values, and wait. The last one is further ahead than their own wait.
+    for value in ["soon", "nan", "9999999999999"] {
+        tell(&masters[1], &["SET", "mark", value]);
+        found(&["--read-only"], "its flush marker holds no valid time: clients ignore it until ");
+    }
+    // Its own lock is one that starts the wait.
+    found(&[], "its flush marker holds no valid time: clients ignore it until ");
+    soon("the lock has reached it", || count(&marked(&["--read-only"]), young) == 1);
 }
 
 #[test]
