@@ -28,7 +28,9 @@ const FINGERPRINT_BYTES_MAX: usize = 8;
 const RENEWAL_SLACK: Duration = Duration::from_millis(250);
 
 /// Returns the value that it found, and the milliseconds until the key expires: 1 if the holder
-/// lost its key, 0 if there is none, -1 if it is another's, -2 if it never expires.
+/// lost its key, 0 if there is none, -1 if it is another's, -2 if it never expires, -3 if the user
+/// lacks the right to SET, -4 if the server does not know it. The other commands are those that
+/// `inspect` has just run there.
 ///
 /// The fingerprint is made as `inspect` makes it. A holder renews its lock when a third of the
 /// validity has passed. So the next renewal comes within a third of the key's remaining time and
@@ -41,7 +43,10 @@ if string.sub(print,1,8)~=ARGV[1] then return {-1,left} end
 local slack=tonumber(ARGV[3])
 if slack==0 then if left<0 then return {-2,left} end
 else if left<0 then left=tonumber(ARGV[4]) end left=math.min(left,math.floor(left/3)+slack) end
-left=math.max(left,1) redis.call("SET",KEYS[1],ARGV[2],"PX",left) return {1,left}"#;
+left=math.max(left,1) local r=redis.pcall("SET",KEYS[1],ARGV[2],"PX",left)
+local e=type(r)=="table" and r["err"] if not e then return {1,left} end
+if string.find(e,"NOPERM") or string.find(e,"ACL failure") or string.find(e,"user executing") then
+return {-3,left} end if string.find(e,"nknown") then return {-4,left} end return r"#;
 
 /// Take a lock from its holder
 ///
@@ -92,8 +97,8 @@ enum Did {
     OtherType,
 }
 
-/// An answer, with the time after which the key is gone.
-type Answer = Result<(Did, Option<Duration>), Failure>;
+/// An answer, with the time after which the key is gone, or why there is none.
+type Answer = Result<(Did, Option<Duration>), String>;
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
@@ -129,6 +134,30 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
 
 impl Args {
     fn revoke(&self, config: &Config, node: usize, holder: &Holder) -> Answer {
+        let answer = self.run_script(config, node, holder);
+        let (did, left) = answer.map_err(|failure| failure.to_string())?;
+        let left = u64::try_from(left).ok().map(Duration::from_millis);
+        match did {
+            1 => Ok((Did::Replaced, left)),
+            0 => Ok((Did::HadNoKey, left)),
+            -1 => Ok((Did::Other, left)),
+            -2 => Ok((Did::NeverExpires, left)),
+            -3 => {
+                let user = config.master(node).user.unwrap_or("default");
+                Err(format!("the user {user:?} lacks +set"))
+            }
+            -4 => Err("the server does not know set".to_owned()),
+            _ => Err(Failure::Strange.to_string()),
+        }
+    }
+
+    /// The two numbers that the script returns.
+    fn run_script(
+        &self,
+        config: &Config,
+        node: usize,
+        holder: &Holder,
+    ) -> Result<(i64, i64), Failure> {
         let common = config.common();
         let mut wire = Wire::connect(config, node, common.connect_timeout + ANSWERS_WITHIN)?;
         let key = [common.key_prefix, self.resource.as_bytes()].concat();
@@ -147,15 +176,8 @@ impl Args {
             common.max_ttl.as_millis().to_string().as_bytes(),
         ])?;
         let Value::Array(parts) = reply else { return Err(Failure::Strange) };
-        let [Value::Integer(did), Value::Integer(left)] = parts[..] else {
-            return Err(Failure::Strange);
-        };
-        let left = u64::try_from(left).ok().map(Duration::from_millis);
-        match did {
-            1 => Ok((Did::Replaced, left)),
-            0 => Ok((Did::HadNoKey, left)),
-            -1 => Ok((Did::Other, left)),
-            -2 => Ok((Did::NeverExpires, left)),
+        match parts[..] {
+            [Value::Integer(did), Value::Integer(left)] => Ok((did, left)),
             _ => Err(Failure::Strange),
         }
     }
@@ -266,7 +288,7 @@ fn said(answer: &Answer) -> String {
         Ok((Did::Other, _)) => "another holder has it".to_owned(),
         Ok((Did::NeverExpires, _)) => "its key never expires: use --now".to_owned(),
         Ok((Did::OtherType, _)) => "it has read locks, or is no lock".to_owned(),
-        Err(failure) => failure.to_string(),
+        Err(why) => printable(why),
     }
 }
 
@@ -333,7 +355,7 @@ mod tests {
         let seconds = |did, seconds| Ok((did, Some(Duration::from_secs(seconds))));
         let (taken, none) = (|left| seconds(Did::Replaced, left), || seconds(Did::HadNoKey, 0));
         let other = |left| seconds(Did::Other, left);
-        let lost = || Err(Failure::Strange);
+        let lost = || Err("it did not answer in time".to_owned());
         let forever = || Ok((Did::NeverExpires, None));
         let table: [(Vec<Answer>, u8, &str); 11] = [
             (vec![taken(8), taken(7), taken(9)], 0, "on 3 of 3; free for others in 8.0 s"),

@@ -192,6 +192,39 @@ fn rights_of_the_locks_are_enough() {
     assert!(!lock.unlock().is_ok_and(|released| released.was_held()));
 }
 
+/// The server's error does not say which right is missing.
+#[test]
+fn missing_right_is_named() {
+    let (masters, redlock) = start();
+    let lock = take(&redlock, TTL);
+    let holder = fingerprint(&lock);
+    let user = |rights: &[&str]| {
+        for master in masters.iter() {
+            let words = ["ACL", "SETUSER", "viewer", "reset", "on", ">sesame", "~*"];
+            let words: Vec<_> = words.iter().chain(rights).map(|word| word.as_bytes()).collect();
+            assert!(!matches!(master.query(&words).unwrap(), Value::Error(_)), "{rights:?}");
+        }
+    };
+    let login = |url: String| url.replace("redis://", "redis://viewer:sesame@");
+    let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
+    user(&["+eval", "+get", "+pttl", "+info"]);
+    for now in [&[][..], &["--now"]] {
+        let (code, out, _) = revoke(&urls, &[&["--holder", &holder], now].concat());
+        assert_eq!(code, 3, "{out}");
+        assert_eq!(out.matches("  the user \"viewer\" lacks +set\n").count(), 3, "{out}");
+    }
+    // Nothing is to be set, so nothing is missing.
+    let (code, out, _) = revoke(&urls, &["--holder", "00000000"]);
+    assert!(code == 1 && out.matches("another holder has it").count() == 3, "{out}");
+    user(&["+eval", "+get", "+pttl", "+info", "+set"]);
+    assert_eq!(revoke(&urls, &["--holder", &holder]).0, 0);
+
+    let odd = Master::start_with(&["--rename-command", "SET", "HIDDEN"]).unwrap();
+    odd.query(&[b"HIDDEN", KEY.as_bytes(), b"short"]).unwrap();
+    let (code, out, _) = revoke(&[odd.url()], &["--holder", "a0f4ea7d", "--now"]);
+    assert!(code == 3 && out.contains("  the server does not know set\n"), "{out}");
+}
+
 /// What does not count for locks is not asked: a replica has no key, and a server is listed twice.
 #[test]
 fn only_masters_that_count_are_asked() {
