@@ -95,8 +95,9 @@ enum Descendants {
 /// A fencing token is a number that is higher for each later holder. Commands with
 /// the same value of --as exclude each other, as any two holders do.
 ///
-/// With --at-least, muxlock stays after an early end of the command. It renews the
-/// lock until the rest of that time fits into max-ttl. SIGTERM or SIGINT ends the
+/// With --at-least, the resource stays locked for this time or for the rest of the
+/// TTL, whichever is longer. If the command ends early, muxlock renews the lock
+/// until the rest of that time fits into max-ttl. SIGTERM or SIGINT ends the
 /// renewal: the lock then lasts for max-ttl.
 ///
 /// With -q -E 0, a lock of another holder is reported only if its key never

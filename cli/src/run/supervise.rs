@@ -556,6 +556,7 @@ impl<'a> Run<'a> {
             // It never shortens the lock, and finds out whether it was held.
             Some(missing) => {
                 let kept = missing.clamp(AT_LEAST_MIN, locks.plan.config.max_ttl());
+                let left = kept.max(lease.remaining(now));
                 let op = locks.mux.extend(lease, kept);
                 let extended = locks.finish(op)?;
                 locks.drain()?;
@@ -569,7 +570,7 @@ impl<'a> Run<'a> {
                         say(&format!("{name} stays locked for {kept} instead of {missing}"));
                     }
                     Ok(()) if args.verbose => {
-                        say(&format!("{name} stays locked for another {}", seconds(kept)));
+                        say(&format!("{name} stays locked for another {}", seconds(left)));
                     }
                     Ok(()) => {}
                     Err(error) if error.is_expired() => {

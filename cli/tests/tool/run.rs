@@ -394,6 +394,22 @@ fn lock_lasts_for_at_least() {
     let least = 5_900 - i64::try_from(took.as_millis()).unwrap();
     assert!(left > least && left <= 6_000, "{left} of {least}");
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
+    // The rest of a longer TTL stays.
+    let args = ["-v", "--ttl", "30s", "--at-least", "3s", "t", "true"];
+    let (took, (code, _, err)) = timed(|| run(&mut unhurried(&list, &args)));
+    assert_eq!(code, 0, "{err}");
+    let left = masters.iter().map(|it| it.pttl(b"t").unwrap()).min().unwrap();
+    let least = 29_900 - i64::try_from(took.as_millis()).unwrap();
+    assert!(left > least && left <= 30_000, "{left} of {least}");
+    let (_, told) = err.split_once("muxlock: t stays locked for another ").expect("it is told");
+    let told: f64 = told.trim_end().trim_end_matches(" s").parse().expect("seconds");
+    assert!(told > 10.0, "{err}");
+    let (_, help, _) = run(&mut muxlock(&["run", "--help"]));
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("for this time or for the rest of the TTL, whichever is longer"),
+        "{help}"
+    );
     // A command that takes longer leaves nothing.
     let args = ["--at-least", "50ms", "s", "sleep", "0.1"];
     assert_eq!(run(&mut unhurried(&list, &args)).0, 0);
