@@ -46,7 +46,10 @@ const UNTRIED: [&str; 2] = ["rpush", "lpush"];
 /// The commands that every lock needs.
 const NEEDED: [&str; 6] = ["set", "get", "eval", "pttl", "pexpire", "del"];
 /// Commands that clients can do without, less safely.
-const IDENTIFIES: [&str; 4] = ["info", "time", "client|id", "client|kill"];
+const IDENTIFIES: [&str; 2] = ["info", "time"];
+/// Commands that clients can do without.
+const CLIENT: [&str; 3] = ["client|id", "client|kill", CLIENT_SETNAME];
+const CLIENT_SETNAME: &str = "client|setname";
 /// The commands that other kinds of lock need as well.
 const KINDS: [(&str, &[&str]); 4] = [
     ("several resources or permits", &["exists"]),
@@ -603,8 +606,9 @@ impl Findings<'_> {
             missing.into_iter().partition(|it| self.is_foreign(it));
         let (deletes, missing): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|it| DELETES.contains(&it.right));
+        let is_client = |it: &&Refused| CLIENT.contains(&it.right);
         let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
-        if !missing.is_empty() {
+        if !missing.iter().all(is_client) {
             let (rights, fix) = self.grant(user, &missing);
             let why = format!("the user {user:?} lacks {rights}");
             let is_marked = self.subject.common.flush_marker.is_some();
@@ -617,10 +621,18 @@ impl Findings<'_> {
                 true => self.fail(finding),
                 false => self.add(finding),
             }
-        } else if !deletes.is_empty() {
-            let (rights, fix) = self.grant(user, &deletes);
-            let why = format!("the user {user:?} lacks {rights}: a release then costs a script");
-            self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
+        } else {
+            if !missing.is_empty() {
+                let (rights, fix) = self.grant(user, &missing);
+                let why = format!("the user {user:?} lacks {rights}: {}", without_client(&missing));
+                self.add(Finding::new(Note, Id::PermissionClient, why).mended_by(fix));
+            }
+            if !deletes.is_empty() {
+                let (rights, fix) = self.grant(user, &deletes);
+                let why =
+                    format!("the user {user:?} lacks {rights}: a release then costs a script");
+                self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
+            }
         }
         // It says nothing of the locks, whose names may be others.
         self.is_foreign = !foreign.is_empty();
@@ -777,10 +789,10 @@ impl Findings<'_> {
             self.fail(Finding::new(Error, Id::Script, why));
         }
         let is_marked = self.subject.common.flush_marker.is_some();
-        let (needed, useful): (Vec<_>, Vec<_>) = said
-            .refused
+        let is_unknown = |it: &&Refused| it.failure.refusal() == Some(RefusalKind::Unknown);
+        let unknown: Vec<_> = said.refused.iter().filter(is_unknown).collect();
+        let (needed, useful): (Vec<_>, Vec<_>) = unknown
             .iter()
-            .filter(|it| it.failure.refusal() == Some(RefusalKind::Unknown))
             .map(|it| it.right)
             .filter(|right| NEEDED.contains(right) || IDENTIFIES.contains(right))
             .partition(|right| NEEDED.contains(right) || is_marked && *right == "time");
@@ -797,6 +809,11 @@ impl Findings<'_> {
                 names(&useful)
             );
             self.add(Finding::new(Error, Id::Script, why));
+        }
+        let client: Vec<_> = unknown.into_iter().filter(|it| CLIENT.contains(&it.right)).collect();
+        if !client.is_empty() {
+            let why = format!("it does not know CLIENT: {}", without_client(&client));
+            self.add(Finding::new(Note, Id::PermissionClient, why));
         }
     }
 
@@ -864,6 +881,14 @@ impl Findings<'_> {
             let why = format!("not checked: {}", missing.join(", "));
             self.add(Finding::new(Note, Id::NotChecked, why));
         }
+    }
+}
+
+/// The effect of the commands that clients can do without.
+fn without_client(missing: &[&Refused]) -> &'static str {
+    match missing.iter().all(|it| it.right == CLIENT_SETNAME) {
+        true => "CLIENT LIST shows its clients without a name",
+        false => "after a lost connection, clients send a release twice",
     }
 }
 

@@ -31,6 +31,7 @@ pub enum Id {
     ClockRate,
     ClockFrozen,
     Permission,
+    PermissionClient,
     PermissionDelete,
     PermissionKinds,
     PermissionWaiting,

@@ -513,6 +513,52 @@ fn what_refuses_locks_for_other_reasons_is_found() {
     }
 }
 
+/// Some managed services block CLIENT.
+#[test]
+fn locks_work_without_client_commands() {
+    let masters = Masters::start_with(3, &["--rename-command", "CLIENT", ""]).unwrap();
+    let urls = masters.urls();
+    let allowed = ["--allow", "waiting", "--allow", "not-checked", "--allow", "permission-delete"];
+    let allowed = [&SLOW[..], &allowed, &["--allow", "permission-waiting"]].concat();
+    let seen = doctor(&urls, &allowed);
+    // It has taken a lock.
+    let found = ["permission-client 0", "permission-client 1", "permission-client 2"];
+    assert_eq!(seen.found(&urls), found, "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["verdict"]), (0, &"notes".into()));
+    let why = "it does not know CLIENT: after a lost connection, clients send a release twice";
+    assert!(seen.findings().iter().all(|finding| finding["why"] == why), "{}", seen.json);
+
+    let lacks = is_older_than(
+        [7, 0, 0],
+        "locks_work_without_client_commands",
+        "-client|kill in ACL SETUSER",
+    );
+    if lacks || !can_paste() {
+        return;
+    }
+    let masters = Masters::start(3).unwrap();
+    let urls = masters.urls();
+    for (rights, missing, text) in [
+        (
+            &["-client"][..],
+            "+client|id +client|setname +client|kill",
+            "after a lost connection, clients send a release twice",
+        ),
+        (&["-client|id"], "+client|id", "after a lost connection, clients send a release twice"),
+        (&["-client|setname"], "+client|setname", "CLIENT LIST shows its clients without a name"),
+    ] {
+        tell(&masters[1], &[&["ACL", "SETUSER", "default"], rights].concat());
+        let seen = doctor(&urls, &allowed);
+        assert_eq!(seen.found(&urls), ["permission-client 1"], "{}", seen.json);
+        let why = format!("the user \"default\" lacks {missing}: {text}");
+        assert_eq!(seen.findings()[0]["why"], why);
+        assert_eq!((seen.code, &seen.json["verdict"]), (0, &"notes".into()));
+        paste(&seen.fix_of("permission-client"), None);
+        let mended = doctor(&urls, &allowed);
+        assert_eq!(mended.found(&urls), [""; 0], "{}", mended.json);
+    }
+}
+
 /// Servers count what changes their data.
 #[test]
 fn looking_changes_nothing() {

@@ -35,7 +35,8 @@ fn doctor_names_commands_that_identify_a_server() {
     for name in ["INFO", "TIME", "CLIENT"] {
         let mute = Mute::start(name);
         let (code, out, err) = doctor(mute.url(), &["--read-only"]);
-        assert_eq!(code, 1, "{name}: {out}{err}");
+        // Locks work without CLIENT.
+        assert_eq!(code, i32::from(name != "CLIENT"), "{name}: {out}{err}");
         assert!(out.contains(&format!("it does not know {name}")), "{name}: {out}");
     }
 }
