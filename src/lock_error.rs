@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::outcome::{CountedFrom, NodeOutcome, NodeReport};
+use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine};
 use crate::quorum::quorum;
 use crate::resource::{
     InvalidResource, LISTED_MAX, LockKind, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
@@ -401,7 +401,10 @@ impl LockError {
             (None, Some(ready_in)) => write!(f, "try again in {ready_in:.1?}")?,
             (None, None) => f.write_str("wait")?,
         }
-        write!(f, ", or in development switch the guard off with {}", names.guard_off)
+        if self.nodes().iter().filter_map(|report| report.quarantine).any(Quarantine::is_by_guard) {
+            write!(f, ", or in development switch the guard off with {}", names.guard_off)?;
+        }
+        Ok(())
     }
 
     fn line(&self, f: &mut fmt::Formatter<'_>, names: &Names) -> fmt::Result {
@@ -605,7 +608,7 @@ impl From<LockError> for io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Quarantine, QuarantineCause};
+    use crate::outcome::QuarantineCause;
 
     fn quarantined(counted_from: CountedFrom) -> LockError {
         let report = |node: usize| NodeReport {
@@ -621,6 +624,18 @@ mod tests {
             )),
         };
         LockError::new(LockErrorKind::Unavailable, 1, vec![report(0), report(1)])
+    }
+
+    /// A marker counts even if the guard is off.
+    #[test]
+    fn guard_is_no_advice_for_a_missing_marker() {
+        let mut nodes = quarantined(CountedFrom::Event).nodes().to_vec();
+        for report in &mut nodes {
+            report.quarantine.as_mut().unwrap().cause = QuarantineCause::Flushed;
+        }
+        let error = LockError::new(LockErrorKind::Unavailable, 1, nodes).to_string();
+        assert!(error.contains("try again in 20.5s"), "{error}");
+        assert!(!error.contains("guard off"), "{error}");
     }
 
     /// The nodes that vote are a quorum: a wait for the others, or a guard that is off, is no help.

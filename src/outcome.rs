@@ -398,6 +398,11 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
+    /// Whether it is the restart guard's: a flush marker counts without a guard as well.
+    pub(crate) fn is_by_guard(self) -> bool {
+        self.cause != QuarantineCause::Flushed
+    }
+
     pub(crate) fn new(
         cause: QuarantineCause,
         ready_in: Duration,

@@ -91,7 +91,7 @@ enum Did {
     HadNoKey,
     /// It has another holder's value.
     Other,
-    /// The key has no time to live.
+    /// The key never expires.
     NeverExpires,
     /// The key has no holder's value, but another type.
     OtherType,

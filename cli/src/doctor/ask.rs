@@ -61,18 +61,18 @@ pub struct Plan {
     pub watch: Duration,
     /// The user of the locks, if it is another one.
     pub lock_user: Option<String>,
-    /// A key that nothing has.
+    /// An unused key.
     pub key: Vec<u8>,
 }
 
 /// Why a master cannot be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// It did not answer, or something else answers.
+    /// It is silent, or something else answers.
     Unreachable(Failure),
     /// The same, as a client reports it.
     Reported(NodeOutcome, String),
-    /// It needs a password, and there is none.
+    /// It needs a password, and the address lacks one.
     NeedsPassword,
     /// It has no password, and answers its own machine only.
     Protected,
@@ -363,7 +363,7 @@ fn settings(wire: &mut Wire) -> Result<Known<BTreeMap<String, String>>, Failure>
 /// A right, and a command that shows whether the user has it.
 type Trial<'a> = (&'static str, Vec<&'a [u8]>);
 
-/// The commands of the locks, on a key that nothing has.
+/// The commands of the locks, on an unused key.
 fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
     let mut trials: Vec<Trial<'_>> = vec![
         ("set", vec![b"SET", key, b"x", b"XX", b"PX", b"1"]),

@@ -63,7 +63,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 const CHANNEL_RIGHTS: [&str; 2] = ["subscribe", "publish"];
 const CHANNELS: &str = "&muxlock:*";
 const WAITS_SLOWER: &str = "waiting clients retry there after random delays";
-/// With fewer, a client that waits may not be told that its key has changed.
+/// With fewer, a waiting client can miss a change of its key.
 const TRACKED_KEYS_MIN: u64 = 1_000;
 /// The default of servers.
 const TRACKED_KEYS: &str = "1000000";
@@ -158,7 +158,7 @@ impl Findings<'_> {
         self.all.push(finding.of(self.subject.node));
     }
 
-    /// The master has no vote because of it.
+    /// It costs the master its vote.
     fn fail(&mut self, finding: Finding) {
         self.vote_state = VoteState::Fails;
         self.add(finding);
@@ -223,7 +223,7 @@ impl Findings<'_> {
         self.fail(Finding::new(Error, id, why));
     }
 
-    /// Whether it is no master on its own.
+    /// Whether it is a replica or a node of a cluster.
     fn role(&mut self, said: &Said) -> bool {
         let mode = said.info("server_mode").or(said.info("redis_mode"));
         let is_loading = ["loading", "async_loading"]

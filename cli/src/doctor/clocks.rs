@@ -11,7 +11,7 @@ pub struct Sample {
     pub master: i64,
     /// The clock of this machine, in the middle of the round trip.
     pub here: i64,
-    /// Since the first question, by a clock that makes no steps.
+    /// Since the first question, by a steady clock.
     pub since_first: Duration,
 }
 

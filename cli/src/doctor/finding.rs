@@ -61,7 +61,7 @@ impl Id {
 /// How bad it is. The worst is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Locks fail, or are not safe.
+    /// Locks fail, or are unsafe.
     Error,
     /// They may be, later.
     Warning,

@@ -152,7 +152,7 @@ fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Findin
     }
 }
 
-/// Why no lock was tried, if no other finding says so.
+/// Why the trial lock was left out, if other findings are silent about it.
 fn untried(config: &Config, report: &Report) -> Option<Finding> {
     let says_so = |finding: &Finding| match finding.id {
         Id::Quorum | Id::Young | Id::Promoted | Id::Permission => true,
