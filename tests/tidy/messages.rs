@@ -484,7 +484,7 @@ fn each_id_of_the_doctor_is_on_its_page() {
     let page = text_of("docs/errors-of-doctor.md");
     let ids = ids.expect("there are ids");
     assert!(ids.len() >= 40, "the ids were found");
-    for id in ids {
+    let name = |id: &syn::Variant| {
         let mut name = String::new();
         for letter in id.ident.to_string().chars() {
             if letter.is_ascii_uppercase() && !name.is_empty() {
@@ -492,8 +492,25 @@ fn each_id_of_the_doctor_is_on_its_page() {
             }
             name.push(letter.to_ascii_lowercase());
         }
-        assert!(page.contains(&format!("`{name}`")), "docs/errors-of-doctor.md lacks {name}");
-    }
+        name
+    };
+    let mut ids: Vec<_> = ids.iter().map(name).collect();
+    ids.sort_unstable();
+    let mut listed = ids_on(&page);
+    listed.sort_unstable();
+    assert_eq!(listed, ids, "docs/errors-of-doctor.md lists each id once, and no other");
+}
+
+/// The ids in the sentences that list them, one below each heading.
+fn ids_on(page: &str) -> Vec<String> {
+    let lists = page.split("\n\n").filter(|it| it.starts_with("The ids `"));
+    lists.flat_map(|list| list.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+#[test]
+fn ids_of_a_page_are_found() {
+    let page = "# A\n\nThe ids `a`,\n`b-c`.\n\n- The ids `d`\n\n`e`\n\nThe ids `f`.\n";
+    assert_eq!(ids_on(page), ["a", "b-c", "f"]);
 }
 
 const SOURCE: &str = r#"
