@@ -12,14 +12,17 @@ const GUARANTEES_LINES_MAX: usize = 90;
 
 /// Pages for those who change muxlock; the others are for its users.
 pub const INSIDE: [&str; 2] = ["docs/rules.md", "docs/lost-commands.md"];
+/// The page of the package with the tool.
+pub const TOOLS: &str = "cli/README.md";
 /// Pages outside `docs` that have links.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "RELEASING.md",
+    TOOLS,
     "tests/README.md",
     "tests/mutants.md",
 ];
@@ -92,9 +95,13 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
 }
 
-/// Whether a file of the repository is published with the library.
-fn is_packaged(path: &str) -> bool {
-    let manifest = text_of("Cargo.toml");
+/// Whether a file of the repository is published with the package in this folder, which is empty or
+/// ends with `/`.
+fn is_packaged_in(folder: &str, path: &str) -> bool {
+    let Some(path) = path.strip_prefix(folder) else {
+        return false;
+    };
+    let manifest = text_of(&format!("{folder}Cargo.toml"));
     let (_, included) = manifest.split_once("include = [").expect("the package lists its files");
     let (included, _) = included.split_once(']').expect("the list ends");
     let mut starts = included.split('"').skip(1).step_by(2).map(|it| it.trim_start_matches('/'));
@@ -115,7 +122,9 @@ fn links_lead_somewhere_also_in_the_package() {
             count += 1;
             if !super::root().join(&file).exists() {
                 broken.push(format!("{path}: there is no {file}"));
-            } else if is_packaged(path) && !is_packaged(&file) {
+            }
+            let is_apart = |folder| is_packaged_in(folder, path) && !is_packaged_in(folder, &file);
+            if ["", "cli/"].into_iter().any(is_apart) {
                 broken.push(format!("{path}: {file} is not in the package"));
             }
             let Some(anchor) = anchor else { continue };
@@ -148,7 +157,7 @@ fn rustdoc_shows_every_page_and_the_contents_list_it() {
 
 #[test]
 fn pages_for_users_are_short() {
-    for (path, text) in user_pages() {
+    for (path, text) in user_pages().into_iter().chain([(TOOLS.to_owned(), text_of(TOOLS))]) {
         let lines = text.lines().count();
         assert!(lines <= LINES_MAX, "{path} has {lines} lines: split it by reader");
         assert!(text.lines().all(|it| it.chars().count() <= 120), "{path} has a line over 120");
@@ -169,7 +178,8 @@ fn links_and_anchors_are_found() {
     let headings = "# One: two `three`\n```sh\n# no heading\n```\n## It's-a\n#no\n";
     assert_eq!(anchors(headings), ["one-two-three", "its-a"].map(str::to_owned).into());
     assert_eq!(resolve("docs/page.md", "#own").file, "docs/page.md");
-    assert!(
-        is_packaged("docs/x.md") && is_packaged("README.md") && !is_packaged("tests/README.md")
-    );
+    let is_in_library = |path| is_packaged_in("", path);
+    assert!(is_in_library("docs/x.md") && is_in_library("README.md"));
+    assert!(!is_in_library("tests/README.md") && !is_in_library(TOOLS));
+    assert!(is_packaged_in("cli/", TOOLS) && !is_packaged_in("cli/", "docs/tool.md"));
 }

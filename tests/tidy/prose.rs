@@ -1,7 +1,7 @@
 //! Plain English, counted: habits that make a sentence hard to read, and words of our own where
 //! users have others. Limits that may only fall.
 
-use super::pages::user_pages;
+use super::pages::{TOOLS, user_pages};
 use super::{library, text_of, tool};
 
 const NEGATIONS: [&str; 10] =
@@ -41,7 +41,10 @@ const TERMS: [(&str, &str); 29] = [
 ];
 
 /// For each 1,000 words of a page for users.
-const USERS: Limits = Limits { negations: 12, what: 1, terms: 0 };
+const USERS: Limits = Limits { negations: 12, what: 0, terms: 0 };
+
+/// Another text need not have less than this.
+const GOAL: Limits = Limits { negations: 12, what: 1, terms: 0 };
 
 /// Other texts, with what they have today. Lower the limits, and never raise one.
 const OTHERS: [Other; 8] = [
@@ -207,16 +210,16 @@ fn complaints(of: &str, text: &str, limits: Limits) -> Vec<String> {
 /// The limits that a text with these figures has from now on.
 fn lowered(figures: Limits) -> Limits {
     Limits {
-        negations: figures.negations.max(USERS.negations),
-        what: figures.what.max(USERS.what),
-        terms: figures.terms,
+        negations: figures.negations.max(GOAL.negations),
+        what: figures.what.max(GOAL.what),
+        terms: figures.terms.max(GOAL.terms),
     }
 }
 
 #[test]
 fn pages_for_users_are_plain_english() {
     let mut pages = user_pages();
-    for path in ["README.md", "SECURITY.md", "CHANGELOG.md"] {
+    for path in ["README.md", "SECURITY.md", "CHANGELOG.md", TOOLS] {
         pages.push((path.to_owned(), text_of(path)));
     }
     let complaints: Vec<_> =
