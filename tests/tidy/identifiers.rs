@@ -1,7 +1,8 @@
-//! Words that identifiers of the library do not have, because the field has another one.
+//! Words that identifiers of the library or the tool do not have, because the field has another
+//! one.
 
-use super::library;
 use super::source::{Source, sources, words};
+use super::{library, tool};
 
 /// A word of identifiers.
 struct Word {
@@ -81,6 +82,31 @@ const WORDS: [Word; 48] = [
     few("late", "timed out, overdue, expired", 13),
 ];
 
+/// Words that the tool does not have either, nor the name of a file.
+const GONE: [(&str, &str); 21] = [
+    ("bell", "event count"),
+    ("bells", "event counts"),
+    ("crew", "leader and followers"),
+    ("door", "access"),
+    ("doors", "access"),
+    ("evict", "revoke"),
+    ("evicted", "revoked"),
+    ("filed", "renewed"),
+    ("ghost", "stale key"),
+    ("greeted", "handshake"),
+    ("greeting", "handshake"),
+    ("greetings", "handshakes"),
+    ("inbox", "loss events"),
+    ("ink", "style"),
+    ("keeper", "renewer"),
+    ("latch", "pause"),
+    ("mail", "loss event"),
+    ("standing", "vote state"),
+    ("stranger", "another client"),
+    ("truth", "expectation, or claim"),
+    ("voice", "console"),
+];
+
 /// The identifiers with this word, each with its file.
 fn with(word: &str, sources: &[Source]) -> Vec<String> {
     let has_word = |name: &&String| words(name).iter().any(|it| it == word);
@@ -108,7 +134,29 @@ fn identifiers_have_the_words_of_the_field() {
 }
 
 #[test]
+fn words_that_are_gone_do_not_come_back() {
+    let files = [library(), tool()].concat();
+    let sources = sources(&files);
+    let mut complaints = Vec::new();
+    for (word, term) in GONE {
+        let mut found = with(word, &sources);
+        let names = files.iter().map(|(path, _)| path);
+        found.extend(names.filter(|path| is_in_path(word, path)).cloned());
+        complaints.extend(found.iter().map(|place| format!("{place}: say {term}")));
+    }
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// Whether a file or one of its folders has this word in its name.
+fn is_in_path(word: &str, path: &str) -> bool {
+    path.split(['/', '.']).any(|part| words(part).iter().any(|it| it == word))
+}
+
+#[test]
 fn words_are_listed_once() {
+    for (at, (word, _)) in GONE.iter().enumerate() {
+        assert!(!GONE[..at].iter().any(|(other, _)| other == word), "{word}");
+    }
     for (at, Word { word, .. }) in WORDS.iter().enumerate() {
         assert!(!WORDS[..at].iter().any(|other| other.word == *word), "{word}");
     }
@@ -119,4 +167,6 @@ fn word_is_found_in_each_file() {
     let source = |path| Source::parse(path, "fn gate_of(a: Gate) { gateway(); /* gate */ }");
     let found = with("gate", &[source("a.rs"), source("b.rs")]);
     assert_eq!(found, ["a.rs: Gate", "a.rs: gate_of", "b.rs: Gate", "b.rs: gate_of"]);
+    assert!(is_in_path("gate", "gate/a.rs") && is_in_path("gate", "a/open_gate.rs"));
+    assert!(!is_in_path("gate", "gateway/a.rs"));
 }
