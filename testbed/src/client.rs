@@ -178,3 +178,13 @@ fn deletes_by_itself(binary: &OsStr) -> bool {
     let mut numbers = version.split(['.', ' ']).map_while(|number| number.parse::<u32>().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= least
 }
+
+/// The address of a master with this user and password, `user:password`, with or without TLS.
+///
+/// # Panics
+///
+/// Panics if it is no address.
+pub fn with_login(url: &str, login: &str) -> String {
+    let (scheme, rest) = url.split_once("://").expect("an address begins with its scheme");
+    format!("{scheme}://{login}@{rest}")
+}

@@ -43,7 +43,7 @@ pub use child::{Again, alone, is_child, re_execute, report_to_parent, run_child}
 #[cfg(feature = "locks")]
 pub use client::{
     DELETING_SERVER_VARIABLE, all_ready, ask, count, deleting_server, end_connection, info,
-    is_older_than, outcomes, patient, ready, scripts_write_anyway, skip,
+    is_older_than, outcomes, patient, ready, scripts_write_anyway, skip, with_login,
 };
 #[cfg(all(feature = "locks", unix))]
 pub use clocks::Clocks;

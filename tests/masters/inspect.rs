@@ -6,7 +6,7 @@ use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{FakeMasters, Masters, Value};
 use muxlock::{LockErrorKind, Redlock};
-use testbed::{TTL, all_ready, documented_rights, patient, soon, timed};
+use testbed::{TTL, all_ready, documented_rights, patient, soon, timed, with_login};
 
 const PREFIX: &str = "locks:";
 const NODE_TIMEOUT: Duration = Duration::from_millis(400);
@@ -109,7 +109,7 @@ fn user_that_may_only_look_is_told_who_holds_a_lock() {
     let locks = client(masters.urls());
     let lock = locks.try_lock("report", TTL).unwrap();
     assert_eq!(locks.shutdown(TTL), 0, "all three have it");
-    let login = |url: String| url.replace("redis://", "redis://looker:sesame@");
+    let login = |url: String| with_login(&url, "looker:sesame");
     let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
 
     let builder = patient(urls.clone()).restart_guard(RestartGuard::Off);

@@ -10,7 +10,8 @@ use muxlock::Redlock;
 use muxlock::testing::{Master, Masters, Value as Reply};
 use serde_json::Value;
 use testbed::{
-    Clocks, TTL, all_ready, documented_rights, is_older_than, patient, pause, soon, timed, within,
+    Clocks, TTL, all_ready, documented_rights, is_older_than, patient, pause, soon, timed,
+    with_login, within,
 };
 
 use crate::cli::{muxlock, run};
@@ -184,7 +185,7 @@ fn masters_that_cannot_be_asked_are_found() {
     urls[4] = locked.url();
     masters[0].kill().unwrap();
     masters[1].freeze().unwrap();
-    urls[2] = urls[2].replace("redis://", "redis://:swordfish@");
+    urls[2] = with_login(&urls[2], ":swordfish");
     let args = ["--restart-guard", "off", "--connect-timeout", "1s", "--node-timeout", "20s"];
     let seen = doctor(&urls, &args);
     let found = ["auth 2", "auth 4", "quorum", "unreachable 0", "unreachable 1"];
@@ -199,11 +200,11 @@ fn masters_that_cannot_be_asked_are_found() {
     assert!(text.contains("leave out") && text.contains("its address has none"), "{text}");
     assert!(!text.contains("swordfish"));
 
-    urls[4] = urls[4].replace("redis://", "redis://:swordfish@");
+    urls[4] = with_login(&urls[4], ":swordfish");
     let seen = doctor(&urls, &args);
     assert!(seen.json.to_string().contains("the user or the password is wrong"));
     assert!(!seen.json.to_string().contains("swordfish"));
-    urls[4] = locked.url().replace("redis://", "redis://:sesame@");
+    urls[4] = with_login(&locked.url(), ":sesame");
     urls[2] = by_address[2].clone();
     masters[0].restart().unwrap();
     masters[1].thaw().unwrap();
@@ -335,7 +336,7 @@ fn name_outside_of_the_keys_is_no_fault_of_the_masters() {
         let words = ["ACL", "SETUSER", "locker", "on", ">sesame", "~lock:*"];
         tell(master, &[&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat());
     }
-    let login = |url: String| url.replace("redis://", "redis://locker:sesame@");
+    let login = |url: String| with_login(&url, "locker:sesame");
     let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
     let redlock = testbed::all_ready(&testbed::patient(urls.clone()));
     assert!(redlock.try_lock("lock:job", testbed::TTL).unwrap().unlock().unwrap().was_held());
@@ -366,8 +367,8 @@ fn rights_are_found_and_granted() {
         tell(master, &[&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat());
     }
     let with = |user: &str| -> Vec<String> {
-        let login = format!("redis://{user}:sesame@");
-        masters.urls().iter().map(|url| url.replace("redis://", &login)).collect()
+        let login = format!("{user}:sesame");
+        masters.urls().iter().map(|url| with_login(url, &login)).collect()
     };
     let urls = with("locker");
     let places = masters.urls();
@@ -795,9 +796,9 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
         return;
     }
     let masters = Masters::start_with(5, &["--requirepass", "se same"]).unwrap();
-    let login = |user: &str| format!("redis://{user}:se%20same@");
+    let login = |user: &str| format!("{user}:se%20same");
     let mut urls: Vec<String> =
-        masters.urls().iter().map(|url| url.replace("redis://", &login(""))).collect();
+        masters.urls().iter().map(|url| with_login(url, &login(""))).collect();
     let set = |i: usize, settings: &[[&str; 2]]| {
         for [name, value] in settings {
             tell(&masters[i], &["CONFIG", "SET", name, value]);

@@ -1,7 +1,7 @@
 //! Who holds a resource, asked by a user that may only look.
 
 use muxlock::testing::Masters;
-use testbed::{TTL, all_ready, documented_rights, patient};
+use testbed::{TTL, all_ready, documented_rights, patient, with_login};
 
 use crate::cli::{muxlock, run};
 
@@ -19,7 +19,7 @@ fn user_that_may_only_look_is_told_who_holds_a_lock() {
     let lock = locks.try_lock("report", TTL).unwrap();
     assert_eq!(locks.shutdown(TTL), 0, "all three have it");
 
-    let login = |url: String| url.replace("redis://", "redis://looker:sesame@");
+    let login = |url: String| with_login(&url, "looker:sesame");
     let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
     let mut command = muxlock(&["inspect", "report", "--prefix", "locks:"]);
     let (code, out, err) = run(command.env("MUXLOCK_NODES", urls.join(",")));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{KeepAlive, KeptLock, LockGuard, LossCause, Redlock};
-use testbed::{TTL, all_ready, patient, soon};
+use testbed::{TTL, all_ready, patient, soon, with_login};
 
 use crate::cli::{muxlock, run};
 use crate::doctor::LOCKER;
@@ -183,7 +183,7 @@ fn rights_of_the_locks_are_enough() {
         let words = words.into_iter().chain(LOCKER.split(' ')).map(str::as_bytes);
         master.query(&words.collect::<Vec<_>>()).unwrap();
     }
-    let login = |url: String| url.replace("redis://", "redis://locker:sesame@") + "/0";
+    let login = |url: String| with_login(&url, "locker:sesame") + "/0";
     let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
     let redlock = all_ready(&patient(urls.clone()).key_prefix("app:"));
     let lock = take(&redlock, TTL);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use muxlock::inspection::Owner;
 use muxlock::testing::{Master, Value as Answer};
 use testbed::scripted::refused_addr;
-use testbed::{Folder, TTL, pause, soon, timed};
+use testbed::{Folder, TTL, pause, soon, timed, with_login};
 
 use super::cli::{muxlock, run, start};
 
@@ -596,7 +596,7 @@ fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
     let (code, _, err) = run(&mut unhurried(&list, &["-v", "r", "true"]));
     assert_eq!(code, 0);
     assert!(err.contains("muxlock: granted r on ") && err.contains("muxlock: released r"), "{err}");
-    let url = list.split(',').next().unwrap().replace("redis://", "redis://:secret@");
+    let url = with_login(list.split(',').next().unwrap(), ":secret");
     let warned = run(&mut unhurried(&list, &["--node", &url, "r", "true"])).2;
     assert!(warned.contains("--node has a password"), "{warned}");
     let quiet = run(&mut unhurried(&list, &["-q", "--node", &url, "r", "true"])).2;
