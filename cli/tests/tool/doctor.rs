@@ -307,14 +307,15 @@ fn promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
     assert_eq!(seen.code, 1, "{}", seen.json);
     assert!(seen.json.to_string().contains("clients ignore it for another "), "{}", seen.json);
     within(TTL, "it is over", || job().0 == 0);
+    // A master is no older than its uptime, in whole seconds. So until the next second, some may be
+    // quarantined for the last milliseconds again and again: the job was slow enough for that.
+    let notes = "notes".into();
+    within(TTL, "all may vote", || doctor(&urls, &short).json["verdict"] == notes);
     for _ in 0..3 {
         let (code, _, err) = job();
         // A busy machine may be too slow for a lock.
         assert!(code == 0 || !err.contains("quarantined"), "a later process waits: {err}");
     }
-    // A quorum is enough for the jobs: the wait at the third may end later.
-    let notes = "notes".into();
-    within(TTL, "all may vote", || doctor(&urls, &short).json["verdict"] == notes);
     let seen = doctor(&urls, &short);
     assert_eq!((seen.code, &seen.json["verdict"]), (0, &notes), "{}", seen.json);
     assert_eq!(seen.found(&urls), all);
