@@ -212,7 +212,7 @@ fn lowered(figures: Limits) -> Limits {
     Limits {
         negations: figures.negations.max(GOAL.negations),
         what: figures.what.max(GOAL.what),
-        terms: figures.terms.max(GOAL.terms),
+        terms: figures.terms,
     }
 }
 
