@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::options::{Options, duration};
 use super::queue::{self, Entry, Queue};
-use super::share::{self, Shares};
+use super::read_locks::{self, ReadLocks};
 use super::stopwatch::pause;
 use super::wire::{Failure, ask_each};
 
@@ -107,16 +107,16 @@ struct Seen {
     inspection: Inspection,
     /// The queue on each master that has answered.
     queues: Vec<Option<Result<Queue, Failure>>>,
-    /// The shares on each master that has some.
-    shares: Vec<Option<Shares>>,
+    /// The read locks on each master that has some.
+    read_locks: Vec<Option<ReadLocks>>,
 }
 
 impl Seen {
-    /// How many masters have shares, if they are a quorum.
+    /// How many masters have read locks, if they are a quorum.
     fn sharing(&self) -> Option<usize> {
-        let has_some = |shares: &&Shares| shares.count > 0;
-        let count = self.shares.iter().flatten().filter(has_some).count();
-        (count >= quorum(self.shares.len())).then_some(count)
+        let has_some = |read_locks: &&ReadLocks| read_locks.count > 0;
+        let count = self.read_locks.iter().flatten().filter(has_some).count();
+        (count >= quorum(self.read_locks.len())).then_some(count)
     }
 }
 
@@ -132,11 +132,11 @@ impl Args {
             let has_said = matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent);
             has_said.then(|| queue::ask(config, node, &key, within))
         });
-        let shares = ask_each(&nodes, |node| {
+        let read_locks = ask_each(&nodes, |node| {
             is_other_type(&inspection.nodes()[node])
-                .then(|| share::ask(config, node, &key, within).ok().flatten())?
+                .then(|| read_locks::ask(config, node, &key, within).ok().flatten())?
         });
-        Ok(Seen { inspection, queues, shares })
+        Ok(Seen { inspection, queues, read_locks })
     }
 
     fn show(&self, seen: &Seen) -> String {
@@ -149,13 +149,22 @@ impl Args {
     /// The parts that count as a change: neither the remaining time, nor parts that the line for a
     /// change leaves out.
     fn state(&self, seen: &Seen) -> String {
-        let of = |(node, shares): (&NodeInspection, &Option<Shares>)| match (node.holding, shares) {
+        let of = |(node, read_locks): (&NodeInspection, &Option<ReadLocks>)| match (
+            node.holding,
+            read_locks,
+        ) {
             (Some(holding), _) => format!("{:?} {}", node.outcome, holding.holder()),
-            (None, Some(shares)) => format!("{:?} {}", node.outcome, shares.count),
+            (None, Some(read_locks)) => format!("{:?} {}", node.outcome, read_locks.count),
             (None, None) => format!("{:?}", node.outcome),
         };
-        let nodes =
-            seen.inspection.nodes().iter().zip(&seen.shares).map(of).collect::<Vec<_>>().join(",");
+        let nodes = seen
+            .inspection
+            .nodes()
+            .iter()
+            .zip(&seen.read_locks)
+            .map(of)
+            .collect::<Vec<_>>()
+            .join(",");
         if self.json { format!("{nodes} {:?}", seen.queues) } else { nodes }
     }
 }
@@ -175,13 +184,13 @@ fn as_text(resource: &str, seen: &Seen) -> String {
     let address = |node: &NodeInspection| node.address.chars().count();
     let width = inspection.nodes().iter().map(address).max().unwrap_or(0);
     let mut text = String::new();
-    for (node, shares) in inspection.nodes().iter().zip(&seen.shares) {
-        let (holder, left) = match (node.holding, shares) {
+    for (node, read_locks) in inspection.nodes().iter().zip(&seen.read_locks) {
+        let (holder, left) = match (node.holding, read_locks) {
             (Some(holding), _) => {
                 let left = holding.expires_in().map_or("no TTL".to_owned(), seconds);
                 (holding.holder().to_string(), left)
             }
-            (None, Some(shares)) => (shares.said(), seconds(shares.left)),
+            (None, Some(read_locks)) => (read_locks.said(), seconds(read_locks.left)),
             (None, None) => (said(node), String::new()),
         };
         let line = format!("{:width$}  {holder:8}  {left}", node.address);
@@ -284,10 +293,10 @@ fn summary(resource: &str, seen: &Seen) -> String {
         let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();
         return format!("unknown: only {answered} of {total} masters answered");
     }
-    let is_other = |(node, shares): &(&NodeInspection, &Option<Shares>)| {
-        is_other_type(node) && shares.is_none()
+    let is_other = |(node, read_locks): &(&NodeInspection, &Option<ReadLocks>)| {
+        is_other_type(node) && read_locks.is_none()
     };
-    let others = nodes.iter().zip(&seen.shares).filter(is_other).count();
+    let others = nodes.iter().zip(&seen.read_locks).filter(is_other).count();
     // Without one of them, a key never expires.
     let held = nodes.iter().filter(|node| node.outcome == NodeOutcome::Held);
     let left: Option<Vec<_>> = held.map(|node| node.holding?.expires_in()).collect();
@@ -314,8 +323,9 @@ fn seconds(time: Duration) -> String {
 fn as_json(resource: &str, seen: &Seen) -> Value {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let inspection = &seen.inspection;
-    type Asked<'a> = ((&'a NodeInspection, &'a Option<Result<Queue, Failure>>), &'a Option<Shares>);
-    let node = |((node, queue), shares): Asked<'_>| {
+    type Asked<'a> =
+        ((&'a NodeInspection, &'a Option<Result<Queue, Failure>>), &'a Option<ReadLocks>);
+    let node = |((node, queue), read_locks): Asked<'_>| {
         json!({
             "node": node.node,
             "address": &*node.address,
@@ -325,13 +335,13 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
                 _ => "unknown",
             },
             "holder": node.holding.map(|holding| holding.holder().to_string()),
-            "expires_in_ms": match shares {
-                Some(shares) => Some(shares.left),
+            "expires_in_ms": match read_locks {
+                Some(read_locks) => Some(read_locks.left),
                 None => node.holding.and_then(|it| it.expires_in()),
             }
             .map(millis),
-            "shares": shares.as_ref().map(|shares| shares.count),
-            "said": shares.as_ref().map_or_else(|| said(node), Shares::said),
+            "read_locks": read_locks.as_ref().map(|read_locks| read_locks.count),
+            "said": read_locks.as_ref().map_or_else(|| said(node), ReadLocks::said),
             "queue": queue.as_ref().and_then(|queue| queue.as_ref().ok()).map(queue_as_json),
         })
     };
@@ -339,7 +349,7 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
         "resource": resource,
         "holder": inspection.holder().map(|holder| holder.to_string()),
         "free_in_ms": inspection.free_in().map(millis),
-        "nodes": inspection.nodes().iter().zip(&seen.queues).zip(&seen.shares).map(node).collect::<Vec<_>>(),
+        "nodes": inspection.nodes().iter().zip(&seen.queues).zip(&seen.read_locks).map(node).collect::<Vec<_>>(),
     })
 }
 

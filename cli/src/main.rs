@@ -11,13 +11,13 @@ mod options;
 mod page;
 mod paint;
 mod queue;
+mod read_locks;
 mod revoke;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(not(target_os = "linux"))]
 #[path = "run/elsewhere.rs"]
 mod run;
-mod share;
 mod stage;
 mod stopwatch;
 mod wire;

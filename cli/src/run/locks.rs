@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::super::inspect::{REVOKED, TAKEN_WITH, is_other_type, never_expires};
-use super::super::share;
+use super::super::read_locks;
 use super::super::wire::{Failure, ask_each};
 use super::command::code_of;
 use super::console::say;
@@ -239,7 +239,7 @@ impl<'a> Locks<'a> {
 
 /// The type of a master's key that is no lock.
 enum Other {
-    Shares,
+    ReadLocks,
     /// No lock, for some time.
     Foreign,
     /// No lock, without a TTL.
@@ -255,10 +255,10 @@ fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Othe
     let within = common.connect_timeout.saturating_add(common.node_timeout);
     let nodes: Vec<usize> = (0..config.nodes()).collect();
     let ask = |node| {
-        Ok::<_, Failure>(match share::ask(config, node, &key, within)? {
-            Some(_) => Other::Shares,
-            None => match share::ask_other(config, node, &key, within)? {
-                Some(share::NO_TTL) => Other::Endless,
+        Ok::<_, Failure>(match read_locks::ask(config, node, &key, within)? {
+            Some(_) => Other::ReadLocks,
+            None => match read_locks::ask_other(config, node, &key, within)? {
+                Some(read_locks::NO_TTL) => Other::Endless,
                 Some(_) => Other::Foreign,
                 None => Other::Unknown,
             },
@@ -276,7 +276,7 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
     let Some(holder) = inspection.holder() else {
         let total = nodes.len();
         let count = |is_it: fn(&Other) -> bool| others.iter().filter(|it| is_it(it)).count();
-        let shared = count(|it| matches!(it, Other::Shares));
+        let shared = count(|it| matches!(it, Other::ReadLocks));
         let foreign = count(|it| matches!(it, Other::Foreign | Other::Endless));
         let endless = count(|it| matches!(it, Other::Endless));
         let any = nodes.iter().filter(|node| is_other_type(node)).count();

@@ -120,7 +120,11 @@ fn inspect_shows_how_many_share_a_resource() {
     let (code, out, _) = inspect(&["--json"]);
     let json: Value = serde_json::from_str(&out).expect("it is JSON");
     let node = &json["nodes"][0];
-    assert_eq!((code, &node["shares"], &node["state"]), (0, &2.into(), &"held".into()), "{json}");
+    assert_eq!(
+        (code, &node["read_locks"], &node["state"]),
+        (0, &2.into(), &"held".into()),
+        "{json}"
+    );
     assert!(node["expires_in_ms"].as_u64().is_some_and(|ms| ms > 0), "{json}");
     drop(shares);
     let (code, out, _) = inspect(&[]);

@@ -1,4 +1,4 @@
-//! The shares of a lock, as a master has them: a sorted set, with a share's end as its score.
+//! The read locks of a resource on one master: a sorted set, in which the score is the expiry time.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use super::wire::{Failure, Wire};
 #[cfg(target_os = "linux")]
 pub const NO_TTL: i64 = -1;
 
-/// The shares on one master.
+/// The read locks on one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shares {
-    /// How many are not over, by the master's clock.
+pub struct ReadLocks {
+    /// How many have not expired, by the clock of the master.
     pub count: u64,
-    /// When the last of them is over.
+    /// When the last of them expires.
     pub left: Duration,
 }
 
-/// Asks a master for the shares of a lock's key. `None` if the key is something else. This changes
+/// Asks a master for the read locks of a key. `None` if the key is something else. This changes
 /// nothing.
 pub fn ask(
     config: &Config,
     node: usize,
     key: &[u8],
     within: Duration,
-) -> Result<Option<Shares>, Failure> {
+) -> Result<Option<ReadLocks>, Failure> {
     let mut wire = Wire::connect(config, node, within)?;
     if wire.ask(&[b"TYPE", key])? != Value::Status("zset".into()) {
         return Ok(None);
@@ -47,8 +47,8 @@ pub fn ask(
         return Err(Failure::Strange);
     };
     // Without an end, it is not of locks.
-    let shares = u64::try_from(left).ok().zip(u64::try_from(count).ok());
-    Ok(shares.map(|(left, count)| Shares { count, left: Duration::from_millis(left) }))
+    let read_locks = u64::try_from(left).ok().zip(u64::try_from(count).ok());
+    Ok(read_locks.map(|(left, count)| ReadLocks { count, left: Duration::from_millis(left) }))
 }
 
 /// Asks a master for the time to live of a key of another type than that of a holder, as `PTTL`
@@ -74,7 +74,7 @@ fn number(digits: &[u8]) -> Result<u64, Failure> {
     digits.parse().map_err(|_| Failure::Strange)
 }
 
-impl Shares {
+impl ReadLocks {
     /// In words.
     pub fn said(&self) -> String {
         match self.count {
