@@ -138,6 +138,55 @@ fn links_lead_somewhere_also_in_the_package() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
+/// The folders whose files texts name from the root of the repository.
+const FOLDERS: [&str; 11] = [
+    "benches/",
+    "build/",
+    "cli/",
+    "docs/",
+    "examples/",
+    "fuzz/",
+    "packaging/",
+    "scripts/",
+    "src/",
+    "testbed/",
+    "tests/",
+];
+/// Paths that stand for others, or that a script makes.
+const MADE: [&str; 3] = ["src/some/file.rs", "fuzz/artifacts", "fuzz/coverage"];
+
+/// The files and folders that a text names from the root of the repository.
+fn paths(text: &str) -> BTreeSet<&str> {
+    let is_in_path = |it: char| it.is_ascii_alphanumeric() || "_./-".contains(it);
+    let words = text.split(|it| !is_in_path(it)).map(|word| word.trim_end_matches(['.', '-', '/']));
+    words.filter(|word| FOLDERS.iter().any(|folder| word.starts_with(folder))).collect()
+}
+
+/// Links are looked at above: these are paths in text, in code and in comments.
+#[test]
+fn files_that_texts_name_exist() {
+    let mut texts = guide();
+    texts.extend(OTHERS.map(|path| (path.to_owned(), text_of(path))));
+    texts.extend(files_in("scripts", ""));
+    texts.extend(files_in(".github/workflows", ".yml"));
+    texts.extend(["Cargo.toml", "Containerfile"].map(|path| (path.to_owned(), text_of(path))));
+    texts.extend([super::library(), super::tool()].concat());
+    let mut count = 0;
+    let mut gone = Vec::new();
+    for (of, text) in &texts {
+        for path in paths(text).into_iter().filter(|path| !MADE.contains(path)) {
+            count += 1;
+            // The tool names its own files from its folder.
+            let exists = ["", "cli/"].iter().any(|at| super::root().join(at).join(path).exists());
+            if !exists {
+                gone.push(format!("{of}: there is no {path}"));
+            }
+        }
+    }
+    assert!(count > 100, "{count} paths were found");
+    assert!(gone.is_empty(), "\n{}\n", gone.join("\n"));
+}
+
 #[test]
 fn rustdoc_shows_every_page_and_the_contents_list_it() {
     let shown = text_of("src/guide.rs");
@@ -178,6 +227,8 @@ fn links_and_anchors_are_found() {
     let headings = "# One: two `three`\n```sh\n# no heading\n```\n## It's-a\n#no\n";
     assert_eq!(anchors(headings), ["one-two-three", "its-a"].map(str::to_owned).into());
     assert_eq!(resolve("docs/page.md", "#own").file, "docs/page.md");
+    let text = "`src/a.rs`, see docs/b-c.md. Not xsrc/d.rs: src/e/*.rs\n";
+    assert_eq!(paths(text), ["docs/b-c.md", "src/a.rs", "src/e"].into());
     let is_in_library = |path| is_packaged_in("", path);
     assert!(is_in_library("docs/x.md") && is_in_library("README.md"));
     assert!(!is_in_library("tests/README.md") && !is_in_library(TOOLS));
