@@ -477,22 +477,47 @@ fn one_module_has_unsafe_code_and_says_why() {
     assert!(process.contains("// SAFETY: "));
 }
 
-#[test]
-fn default_build_has_few_dependencies_and_no_runtime() {
+/// The crates that the library is built from, itself included.
+fn crates(args: &[&str]) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "--edges", "normal", "--prefix", "none"])
+        .args(["tree", "--offline", "--package", "muxlock", "--prefix", "none"])
+        .args(args)
         .current_dir(root())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("cargo writes text");
-    let mut crates: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    let names = text.lines().filter_map(|line| line.split(' ').next());
+    let mut crates: Vec<_> = names.map(str::to_owned).collect();
     crates.sort_unstable();
     crates.dedup();
-    assert!(crates.contains(&"mio"), "the tree was read");
+    assert!(crates.iter().any(|it| it == "mio"), "the tree was read");
+    crates
+}
+
+/// The tool is a package of its own, so that the library has none of its dependencies, with any
+/// feature. It uses the library as a crate, without what is for tests.
+#[test]
+fn library_and_tool_are_apart() {
+    let crates = crates(&["--edges", "normal,build", "--all-features", "--target", "all"]);
+    for of_tool in ["clap", "humantime", "nix", "serde_json", "signal-hook", "toml"] {
+        assert!(!crates.iter().any(|it| it == of_tool), "the library depends on {of_tool}");
+    }
+    assert!(text_of("Cargo.toml").contains("\ndefault = []\n"), "a feature is on by default");
+    let manifest = text_of("cli/Cargo.toml");
+    assert!(!manifest.contains("unstable-resp"), "the tool uses what is for tests");
+    for (path, text) in tool() {
+        let mut includes = code(&text).filter(|line| line.contains("#[path = \"../"));
+        assert_eq!(includes.next(), None, "{path} includes a file of the library");
+    }
+}
+
+#[test]
+fn default_build_has_few_dependencies_and_no_runtime() {
+    let crates = crates(&["--edges", "normal"]);
     assert!(crates.len() <= 22, "{} crates: {crates:?}", crates.len());
     for runtime in ["tokio", "async-std", "smol", "futures"] {
-        assert!(!crates.contains(&runtime), "{runtime} is in the tree");
+        assert!(!crates.iter().any(|it| it == runtime), "{runtime} is in the tree");
     }
 }
 
