@@ -24,8 +24,8 @@ impl Redlock {
     /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
     /// let ledger = redlock.reentrant("ledger")?;
     /// let outer = ledger.try_lock(Duration::from_secs(10))?;
-    /// // Asks no master, or extends the lock.
-    /// let inner = ledger.try_lock(Duration::from_secs(10))?;
+    /// // Asks no master, because more than 5 s are left.
+    /// let inner = ledger.try_lock(Duration::from_secs(5))?;
     /// drop(outer);
     /// assert!(inner.is_valid());
     /// inner.unlock()?; // the last guard releases the lock
@@ -78,7 +78,8 @@ impl Shared {
 impl Reentrant {
     /// Takes the lock as [`Redlock::try_lock`] does. If this thread already holds it, the call
     /// takes it once more without asking a master. Exception: if less than `ttl` is left of its
-    /// validity, it is extended to `ttl` first.
+    /// validity, it is extended to `ttl` first. This includes the `ttl` of the first call, because
+    /// the validity is shorter than the TTL.
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]. If this thread holds the lock, the same as
