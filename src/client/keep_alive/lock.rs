@@ -144,8 +144,8 @@ impl KeptLock {
         self.renewed.lease.resource()
     }
 
-    /// The random value of the lock, which is the key's value on the masters. It is enough to
-    /// release or extend the lock.
+    /// The random value of the lock: see [`LockGuard::token`]. It is enough to release or extend
+    /// the lock.
     pub fn token(&self) -> &LockToken {
         self.renewed.lease.token()
     }
