@@ -32,8 +32,8 @@
 //!
 //! # Guarantees
 //! [`Redlock::try_lock`] sends `SET key token NX PX ttl` to all masters at the same time and
-//! returns as soon as the result is certain. On success, a majority of the masters holds the key
-//! until [`LockGuard::remaining`] is zero. Only one client can hold the lock if these conditions
+//! returns as soon as the result is certain. On success, a majority of the masters has the key.
+//! Until [`LockGuard::remaining`] is zero, only one client can hold the lock if these conditions
 //! are met:
 //!
 //! - Clock rates of clients and masters differ by at most [`drift_factor`](Builder::drift_factor).

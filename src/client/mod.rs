@@ -171,10 +171,10 @@ impl Redlock {
     /// Tries once to take a lock for `ttl`. The call returns as soon as a quorum has granted the
     /// lock, or can no longer grant it.
     ///
-    /// On success, a quorum of the masters holds the key until [`LockGuard::remaining`] is zero.
-    /// That is the TTL, minus the duration of the round, minus the clock drift allowed for. Only a
-    /// fencing token that the resource checks protects against a holder that continues after that
-    /// moment.
+    /// On success, a quorum of the masters has the key. A master that loses no data keeps it until
+    /// [`LockGuard::remaining`] is zero. That is the TTL, minus the duration of the round, minus
+    /// the clock drift allowed for. Only a fencing token that the resource checks protects against
+    /// a holder that continues after that moment.
     ///
     /// The TTL is rounded down to milliseconds. The shortest is 4 ms with the default
     /// [`drift_factor`](Builder::drift_factor), the longest is [`max_ttl`](Builder::max_ttl). The
