@@ -5,8 +5,9 @@ use std::time::Duration;
 /// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
 ///
 /// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first` and doubles with every
-/// round up to `most`. It is at least three times the smoothed time to a quorum of answers, even if
-/// that is more than `most`. So clients that collided are unlikely to collide again.
+/// round up to `most`. It is at least three times the smoothed time to a quorum of answers (for a
+/// waiting writer: at least that time), even if that is more than `most`. So clients that collided
+/// are unlikely to collide again.
 ///
 /// ```
 /// use muxlock::settings::Retry;
