@@ -323,7 +323,7 @@ impl Demo {
         let killed = self.kill_until_no_quorum()?;
         let left = self.healthy();
         self.page.say(format_args!(
-            "{} killed, too, which leaves {} of {}. Nothing can be locked now, and the honest \
+            "{} killed as well, which leaves {} of {}. Nothing can be locked now, and the honest \
              answer is not \"another client has it\".",
             capital(&names_are(&killed)),
             left.len(),

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(taken(&mut notices), [(0, Notice::Votes)]);
     }
 
-    /// A node that comes and goes is reported from time to time; one that stays away is, too.
+    /// A node that comes and goes is reported from time to time, and so is one that stays away.
     #[test]
     fn node_that_comes_and_goes_is_reported_from_time_to_time() {
         let mut notices = Notices::new(1);

@@ -1,4 +1,4 @@
-//! Commands of scripts, and servers without a command that nobody can be without.
+//! Commands of scripts, and servers without a command that every client needs.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -404,7 +404,7 @@ mod tests {
             let info = format!("connected_slaves:{replicas}");
             let settings = set(to_write, lag);
             assert_eq!(site(&info, &settings, known(0)), bad[..findings], "{info} {settings:?}");
-            // Those that are down count, too.
+            // Servers that are down count as well.
             let few = site("connected_slaves:1", &settings, known(replicas));
             assert_eq!(few, bad[..findings], "{info} {settings:?}");
         }

@@ -21,7 +21,7 @@ use super::console::{self, say};
 use super::timer::since_boot;
 
 pub const NAME: &str = "__exec";
-/// This program, also if its file was replaced meanwhile.
+/// This program, even if its file has been replaced.
 pub const SELF: &str = "/proc/self/exe";
 
 /// As it is, with the file that it is about.

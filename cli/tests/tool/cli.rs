@@ -188,7 +188,7 @@ fn inspect_shows_the_queue_and_who_of_it_listens() {
         assert!(out.contains("  9  ") && !out.contains("  10  "), "{out}");
         assert!(out.contains("\n  and 3 more\ndeploy is held by "), "{out}");
         assert_eq!(length(&masters[gate]), 13, "nothing was changed");
-        // Who may not read it is told so, and the rest.
+        // A user without the right to read it is told so, and the rest.
         masters[gate].query(&[b"ACL", b"SETUSER", b"default", b"-lrange"]).unwrap();
         let (code, out, _) = inspect(&[]);
         let refused = format!("\nqueue on {address}: unknown: it refused: NOPERM\ndeploy is held");

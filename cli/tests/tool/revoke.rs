@@ -145,7 +145,7 @@ fn nothing_is_revoked_that_is_not_named_or_not_held() {
     assert!(lock.unlock().unwrap().was_held(), "it was left alone");
 }
 
-/// Values of other makes: binary ones, short ones, and those that never expire.
+/// Values of other Redlock clients: binary ones, short ones, and those that never expire.
 #[test]
 fn values_of_other_makes_are_found_by_what_inspect_shows() {
     let (masters, _redlock) = start();

@@ -176,7 +176,7 @@ impl Files {
     }
 }
 
-/// Ends a process with the test, also if that fails.
+/// Ends a process with the test, even if that fails.
 struct Ends(Child);
 
 impl Drop for Ends {

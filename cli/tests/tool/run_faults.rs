@@ -249,7 +249,7 @@ fn signal_while_masters_are_asked_takes_back_what_they_granted() {
     assert_eq!(masters[0].dbsize().unwrap(), 0);
 }
 
-/// What the first process leaves behind is ended too, also if muxlock is killed meanwhile.
+/// Leftovers of the first process are ended as well, even if muxlock is killed.
 #[test]
 fn group_is_ended_after_its_first_process() {
     let (masters, _redlock, list) = start();
@@ -280,7 +280,7 @@ fn group_is_ended_after_its_first_process() {
     }
 }
 
-/// Words that nobody reads hold up neither SIGKILL nor the guard.
+/// Unread words delay neither SIGKILL nor the guard.
 #[test]
 fn full_pipe_delays_no_end() {
     let (masters, _redlock, list) = start();

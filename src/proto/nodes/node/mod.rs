@@ -426,7 +426,7 @@ impl Node {
             Reply::Error(error) => {
                 let kind = error.kind;
                 self.keep_error(error);
-                // A temporary error keeps the SET from being granted, too.
+                // A temporary error also keeps the SET from being granted.
                 return match is_forbidden(kind) {
                     true => Effect::Fail(NodeOutcome::Server(kind)),
                     false => Effect::Nothing,
