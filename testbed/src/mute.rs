@@ -23,7 +23,7 @@ pub fn commands_of_scripts() -> BTreeSet<String> {
         let calls = script.split("call(\"").skip(1);
         names.extend(calls.map(|rest| rest.split('"').next().expect("a name").to_owned()));
     }
-    assert!(!names.is_empty(), "there are no scripts");
+    assert!(names.len() > 20, "{names:?}");
     names
 }
 

@@ -26,8 +26,8 @@ fn since_boot() -> Duration {
 struct Guard(Running);
 
 impl Guard {
-    /// Its lock is over at `deadline`. The guard reads words from descriptor 3, and nobody reads
-    /// its reports.
+    /// Its lock expires at `deadline`. The guard reads words from descriptor 3. Its reports stay
+    /// unread.
     fn start(script: &str, [kill_after, node_timeout, deadline]: [Duration; 3]) -> Guard {
         let start = "exec 3<&0 4>/dev/null </dev/null; exec \"$0\" \"$@\"";
         let tool = env!("CARGO_BIN_EXE_muxlock");
