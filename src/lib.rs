@@ -140,6 +140,8 @@
 //! version 1.0, other items of [`proto`] can change in any release.
 //!
 //! # Features
+//! - `env`: [`Builder::from_env`], for the settings of the command-line tool: environment variables
+//!   and a file.
 //! - `testing`: fake masters inside the test process, and real `redis-server` processes that a test
 //!   can kill, freeze and restart. It adds no dependency.
 //! - `tls`: encrypted connections, `rediss://`, with `rustls`; see [`Builder::node`]. It uses the

@@ -11,6 +11,10 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use crate::client::{ConnectError, Redlock};
+#[cfg(feature = "env")]
+pub use crate::config::env::{
+    Flags, Setting, Settings, duration, settings, shown, similar, unknown,
+};
 use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;

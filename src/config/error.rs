@@ -81,6 +81,13 @@ pub enum ConfigError {
         /// The node, the file or setting, and the error in it.
         reason: String,
     },
+    /// A variable or the file of [`Builder::from_env`](crate::Builder::from_env) is wrong. Feature
+    /// `env`.
+    #[cfg(feature = "env")]
+    Env {
+        /// The variable, or the file and its line, and the error there.
+        reason: String,
+    },
     /// The operating system did not provide a resource that the event loop needs, such as a file
     /// descriptor.
     Os(io::Error),
@@ -130,6 +137,8 @@ impl fmt::Display for ConfigError {
                 )
             }
             ConfigError::Tls { reason } => write!(f, "cannot set up TLS: {reason}"),
+            #[cfg(feature = "env")]
+            ConfigError::Env { reason } => f.write_str(reason),
             ConfigError::Os(error) => {
                 write!(f, "cannot set up the event loop: {}", explained(error))
             }

@@ -1,6 +1,8 @@
 //! Settings. They are checked once, before anything is sent.
 
 mod builder;
+#[cfg(feature = "env")]
+pub(crate) mod env;
 mod error;
 mod options;
 mod resolver;

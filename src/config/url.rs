@@ -195,7 +195,7 @@ fn parse_yes_or_no(name: &str, value: &str) -> Result<bool, String> {
     }
 }
 
-fn parse_restart_guard(value: &str) -> Result<RestartGuard, String> {
+pub(super) fn parse_restart_guard(value: &str) -> Result<RestartGuard, String> {
     match value {
         "uptime" => Ok(RestartGuard::Uptime),
         "own_observation" => Ok(RestartGuard::OwnObservation),

@@ -84,6 +84,9 @@ fn each_outside_crate_has_one_home() {
     only_in("rand::", &["sys/entropy.rs"]);
     only_in("slab::", &["proto/"]);
     only_in("rustls", &["config/tls.rs", "mux/tls.rs"]);
+    for of_the_file in ["toml::", "humantime", "strsim"] {
+        only_in(of_the_file, &["config/env.rs"]);
+    }
 }
 
 #[test]
@@ -496,12 +499,18 @@ fn crates(args: &[&str]) -> Vec<String> {
 }
 
 /// The tool is a package of its own, so that the library has none of its dependencies, with any
-/// feature. It uses the library as a crate, without what is for tests.
+/// feature. Only the reader of its file needs a parser. The tool uses the library as a crate,
+/// without what is for tests.
 #[test]
 fn library_and_tool_are_apart() {
     let crates = crates(&["--edges", "normal,build", "--all-features", "--target", "all"]);
-    for of_tool in ["clap", "humantime", "nix", "serde_json", "signal-hook", "toml"] {
+    for of_tool in ["clap", "nix", "serde_json", "serde_core", "signal-hook"] {
         assert!(!crates.iter().any(|it| it == of_tool), "the library depends on {of_tool}");
+    }
+    let others = "testing,tls,unstable-resp,unstable-tool";
+    let crates = self::crates(&["--edges", "normal,build", "--features", others]);
+    for of_the_file in ["humantime", "strsim", "toml"] {
+        assert!(!crates.iter().any(|it| it == of_the_file), "only env needs {of_the_file}");
     }
     assert!(text_of("Cargo.toml").contains("\ndefault = []\n"), "a feature is on by default");
     let manifest = text_of("cli/Cargo.toml");

@@ -268,6 +268,23 @@ fn settings_come_from_flags_variables_and_a_file() {
     let mut command = with_file();
     command.env("MUXLOCK_PREFIX", "none:").args(["--prefix", "app:"]);
     assert!(inspect(&mut command).contains("held by 01234567 "));
+
+    // The password for the addresses of a flag or variable.
+    let more = ["--prefix", "app:", "--restart-guard", "off"];
+    let list = [0, 1, 2].map(url).join(" ");
+    let without_file = |more_args: &[&str]| {
+        let mut command = muxlock(&["inspect", "deploy"]);
+        command.args(more).args(more_args).env("MUXLOCK_NODES", &list);
+        command
+    };
+    let secret = secret.to_str().unwrap();
+    let mut command = without_file(&["--password-file", secret]);
+    assert!(inspect(&mut command).contains("held by 01234567 "));
+    let mut command = without_file(&["--user", "default"]);
+    let command = command.env("MUXLOCK_PASSWORD_FILE", secret);
+    assert!(inspect(command).contains("held by 01234567 "));
+    let (code, out, _) = run(with_patience(&mut without_file(&["--config", file])));
+    assert!(code == 3 && out.contains("not authenticated"), "{out}");
 }
 
 /// The file of the Debian package sets nothing as it is, and all its settings are known.
@@ -336,25 +353,32 @@ fn bad_input_is_named_and_nothing_is_done() {
         ),
         (
             vec!["deploy", "--config", &unknown],
-            path("muxlock: DIR/unknown.toml, line 3: node_timout is not known; known are nodes, "),
+            path(
+                "muxlock: DIR/unknown.toml, line 3: node_timout is not known; did you mean \
+                 node_timeout?\n",
+            ),
         ),
         (vec!["deploy", "--config", &broken], path("muxlock: DIR/broken.toml, line 3: ")),
         (
             vec!["deploy", "--config", &number],
-            path("muxlock: DIR/number.toml: node_timeout is not a text\n"),
+            path("muxlock: DIR/number.toml, line 2: node_timeout is not a text\n"),
         ),
         (
             vec!["deploy", "--config", &unit],
             path(
-                "muxlock: DIR/unit.toml: node_timeout is \"50\": it has no unit: write 50s or 50ms\n",
+                "muxlock: DIR/unit.toml, line 2: node_timeout is \"50\": it has no unit: write 50s or \
+                 50ms\n",
             ),
         ),
-        (vec!["deploy", "--config", &user], path("DIR/user.toml: user needs password_file")),
+        (
+            vec!["deploy", "--config", &user],
+            path("DIR/user.toml, line 2: user needs password_file "),
+        ),
         (vec!["deploy", "--config", "/dev/zero"], "/dev/zero: it has more than 65536 bytes".into()),
         (vec!["deploy", "--config", &secret], path("DIR/secret.toml, line 1: *** is not known")),
         (
             vec!["deploy", node[0], node[1], "--config", &guard],
-            path("DIR/guard.toml: restart_guard is \"***\": it must be uptime,"),
+            path("DIR/guard.toml, line 1: restart_guard is \"***\": it must be uptime,"),
         ),
         (vec!["deploy", "--config", "/nonexistent"], "muxlock: /nonexistent: No such file".into()),
     ];
