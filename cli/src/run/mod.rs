@@ -6,6 +6,7 @@
 
 mod command;
 mod console;
+mod defaults;
 mod family;
 mod guard;
 mod locks;
@@ -16,21 +17,23 @@ mod supervise;
 mod terminal;
 mod timer;
 
-use std::env::ArgsOs;
+use std::env::{self, ArgsOs};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueHint;
 use muxlock::error::ConfigError;
 use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::Heal;
-use muxlock::unstable_tool::explained;
+use muxlock::unstable_tool::{Settings, explained};
 use muxlock::{Config, LockError, Resource};
 
 use super::options::{Options, duration};
 use console::say;
+use defaults::with_defaults;
 
 /// Runs the helper process, if this program has started itself under one of these names.
 pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
@@ -103,6 +106,9 @@ enum Descendants {
 /// With -q -E 0, a lock of another holder is reported only if its key never
 /// expires.
 ///
+/// The file can contain defaults for ttl, wait, kill_after, max_time, descendants
+/// and conflict_exit_code, in a table [run].
+///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
 /// it waited; 120 if the lock was lost, even if muxlock found that only after
 /// the command had ended; 121 if another holder has the lock; 122 if too few
@@ -118,11 +124,13 @@ pub struct Args {
 
     /// The command and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     #[arg(required_unless_present = "shell_command", conflicts_with = "shell_command")]
     command: Vec<OsString>,
 
     /// Run STRING with a shell instead of COMMAND
     #[arg(short = 'c', long = "command", value_name = "STRING")]
+    #[arg(value_hint = ValueHint::CommandString)]
     shell_command: Option<OsString>,
 
     /// The shell for -c
@@ -220,7 +228,10 @@ pub fn run(args: &Args) -> ExitCode {
     if args.verbose {
         records::show();
     }
-    let code = Plan::new(args).and_then(|plan| {
+    let code = args.options.settings().and_then(|settings| {
+        let words: Vec<_> = env::args_os().skip(1).collect();
+        let args = with_defaults(&words, &settings.run)?;
+        let plan = Plan::new(&args, &settings)?;
         supervise::run(&plan).map_err(|error| match error.kind() {
             io::ErrorKind::Other => error.to_string(),
             _ => format!("muxlock failed: {}", explained(&error)),
@@ -256,8 +267,7 @@ impl Args {
 }
 
 impl<'a> Plan<'a> {
-    fn new(args: &'a Args) -> Result<Plan<'a>, String> {
-        let settings = args.options.settings()?;
+    fn new(args: &'a Args, settings: &Settings) -> Result<Plan<'a>, String> {
         if !args.quiet {
             settings.warnings.iter().for_each(|warning| say(warning));
         }

@@ -30,4 +30,6 @@ mod run_processes;
 mod run_terminal;
 mod secrets;
 mod sentinel;
+#[cfg(target_os = "linux")]
+mod settings;
 mod strangers;
