@@ -11,8 +11,12 @@ use muxlock::Builder;
 use muxlock::unstable_tool::{Flags, Settings, settings};
 pub use muxlock::unstable_tool::{duration, shown};
 
+/// The heading of these options in the help.
+pub const MASTERS: &str = "Masters";
+
 #[derive(clap::Args, Default)]
-#[command(next_help_heading = "Masters")]
+#[command(next_help_heading = MASTERS)]
+#[command(after_help = "D is a duration with a unit, such as 250ms, 10s or 1m30s.")]
 pub struct Options {
     /// Address of a master, repeatable [env: MUXLOCK_NODES]
     #[arg(long = "node", value_name = "URL")]

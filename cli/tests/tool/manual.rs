@@ -9,6 +9,51 @@ use testbed::Folder;
 
 use crate::cli::{muxlock, run};
 
+#[test]
+fn pages_have_the_sections_that_readers_expect() {
+    let folder = Folder::create("manual");
+    let one = folder.0.join("man1");
+    let (code, out, err) = run(&mut muxlock(&["man", one.to_str().unwrap()]));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+    let page = |path: &str| fs::read_to_string(folder.0.join(path)).expect(path);
+    let sections = |text: &str| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(".SH "));
+        lines.map(|name| name.trim_matches('"').to_owned()).collect::<Vec<_>>()
+    };
+    let begin = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"];
+    for name in ["run", "inspect", "doctor", "revoke", "bench"] {
+        let text = page(&format!("man1/muxlock-{name}.1"));
+        let middle = ["MASTERS", "DURATIONS", "EXIT STATUS", "FILES", "ENVIRONMENT"];
+        let all = [&begin[..], &middle, &["EXAMPLES", "SEE ALSO"]].concat();
+        assert_eq!(sections(&text), all, "{name}");
+        assert!(
+            text.contains("\\fBMUXLOCK_PASSWORD_FILE\\fR\n\\fB\\-\\-password\\-file"),
+            "{text}"
+        );
+        assert!(text.ends_with(".BR muxlock.toml (5)\n"), "{text}");
+    }
+    for name in ["muxlock", "muxlock-demo", "muxlock-completions", "muxlock-man"] {
+        let sections = sections(&page(&format!("man1/{name}.1")));
+        assert!(sections.starts_with(&begin.map(str::to_owned)), "{name}: {sections:?}");
+        assert!(sections.ends_with(&["EXAMPLES", "SEE ALSO"].map(str::to_owned)), "{sections:?}");
+    }
+
+    // Each key of the packaged file is explained.
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/muxlock.toml");
+    let packed = fs::read_to_string(packed).unwrap();
+    let keys: Vec<_> = packed
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix('#')?.split_once(" = ")?.0))
+        .filter(|key| key.chars().all(|char| char.is_ascii_lowercase() || char == '_'))
+        .collect();
+    assert_eq!(keys.len(), 17, "{keys:?}");
+    let text = page("man5/muxlock.toml.5");
+    for key in keys {
+        assert!(text.contains(&format!("\n.TP\n.B {key}\n")), "{key} is missing");
+    }
+    assert!(text.starts_with(".TH MUXLOCK.TOML 5 "), "{text}");
+}
+
 /// Answers that bash would show, for a line whose last word is being typed.
 fn completed(script: &Path, path: &Path, before: &str, words: &[&str]) -> Vec<String> {
     let call = r#"
