@@ -95,6 +95,7 @@ pub struct Settings {
     /// For the user.
     pub warnings: Vec<String>,
     /// Defaults for the flags of `muxlock run`.
+    #[cfg_attr(not(feature = "unstable-tool"), allow(dead_code))]
     pub run: Vec<Setting>,
 }
 
@@ -102,6 +103,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Setting {
     /// Its key in the file.
+    #[cfg_attr(not(feature = "unstable-tool"), allow(dead_code))]
     pub key: String,
     /// Its value. Numbers are as in the file.
     pub text: String,
