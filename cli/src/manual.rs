@@ -35,14 +35,17 @@ pub fn completions(args: &CompletionsArgs) -> io::Result<ExitCode> {
     generate(args.shell, &mut command, "muxlock", &mut text);
     let mut text = String::from_utf8(text).map_err(io::Error::other)?;
     // The generator completes no command behind a resource.
+    let options = options_with_values(&command);
     match args.shell {
+        // `run` needs Linux.
+        _ if options.is_empty() => {}
         Shell::Bash => {
-            let options = options_with_values(&command).join(" | ");
-            text += &include_str!("completions/command.bash").replace("OPTIONS", &options);
+            let bash = include_str!("completions/command.bash");
+            text += &bash.replace("OPTIONS", &options.join(" | "));
         }
         Shell::Fish => {
-            let options = options_with_values(&command).join(" ");
-            text += &include_str!("completions/command.fish").replace("OPTIONS", &options);
+            let fish = include_str!("completions/command.fish");
+            text += &fish.replace("OPTIONS", &options.join(" "));
         }
         // Its words begin behind the resource.
         Shell::Zsh => text = text.replace("'*::command ", "'*:::command "),
@@ -134,7 +137,7 @@ fn page(command: &Command, name: &str, see_also: &[(&str, u8)]) -> io::Result<Ve
     // The first paragraph is the name's.
     let description = about.split_once("\n\n").map_or(about, |(_, description)| description);
     let own = command.get_name();
-    let has_masters = command.get_arguments().any(|arg| is_variable(arg));
+    let has_masters = command.get_arguments().any(is_variable);
     let has_durations = command
         .get_arguments()
         .any(|arg| arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "D")));

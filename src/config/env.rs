@@ -99,8 +99,7 @@ pub struct Settings {
     pub run: Vec<Setting>,
 }
 
-/// The text of a setting.
-#[derive(Debug)]
+/// The text of a setting. Not `Debug`: by mistake, it may be a password.
 pub struct Setting {
     /// Its key in the file.
     #[cfg_attr(not(feature = "unstable-tool"), allow(dead_code))]

@@ -15,6 +15,7 @@ mod doctor_tls;
 mod inspect;
 #[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
 mod manual;
 mod renamed;
 #[cfg(target_os = "linux")]

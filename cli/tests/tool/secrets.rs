@@ -55,6 +55,7 @@ fn no_output_of_the_tool_shows_a_password() {
         "nodes = [\"redis://127.0.0.1:1\"]\npassword_file = \"zqx/zqx\"",
         "restart_guard = \"redis://:zqx@127.0.0.1:1\"",
         "node_timeout = \"redis://:zqx@127.0.0.1:1\"",
+        "[run]\n\"redis://:zqx@127.0.0.1:1\" = [1]",
     ] {
         fs::write(&path, text).unwrap();
         let (code, out, err) = run(&mut muxlock(&["inspect", "r", "--config", file]));
@@ -74,6 +75,10 @@ fn no_output_of_the_tool_shows_a_password() {
         &["--node", address, "doctor"],
         &["doctor", "--nodes", address],
         &["doctor", "--config", address],
+        &["doctor", "--node", "redis://127.0.0.1:1", "--password-file", address],
+        &["doctor", "--node", "redis://127.0.0.1:1", "--password-file", "zqx"],
+        &["doctor", "--user", address, "--node", "redis://127.0.0.1:1"],
+        &["doctor", "--pasword-file", address],
         &["doctor", "--max-ttl", address],
         &["doctor", "--drift-factor", address],
         &["doctor", "--restart-guard", address],
