@@ -192,8 +192,12 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
 
-    /// How to treat processes that outlive the command
+    /// Processes that outlive the command: wait, end or leave
+    ///
+    /// `wait` holds the lock until they have ended. `end` ends them and then
+    /// releases the lock. `leave` releases the lock and leaves them running.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Descendants::Wait)]
+    #[arg(hide_possible_values = true, verbatim_doc_comment)]
     descendants: Descendants,
 
     /// Do not start the guard process

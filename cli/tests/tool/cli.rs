@@ -481,7 +481,7 @@ fn completions_and_the_manual_name_every_command() {
 /// Each fits a terminal of 80 columns.
 #[test]
 fn help_fits_a_terminal() {
-    let commands = ["inspect", "doctor", "revoke", "bench", "demo", "completions", "man"]
+    let commands = ["run", "inspect", "doctor", "revoke", "bench", "demo", "completions", "man"]
         .map(|name| vec![name]);
     for command in [vec![]].into_iter().chain(commands) {
         for flag in ["-h", "--help"] {
