@@ -91,12 +91,15 @@ enum Descendants {
 /// --restart-guard is off. So deleting the keys does not stop the command. Use
 /// `muxlock revoke RESOURCE` instead.
 ///
-/// The command gets the lock's name as MUXLOCK_RESOURCE: for several resources
-/// all names, separated by commas; for a permit the name of its slot, such as
-/// smtp{5}:2.
+/// The command gets these variables:
+///   MUXLOCK_RESOURCE       the lock's name: for several resources all names,
+///                          separated by commas; for a permit the name of its
+///                          slot, such as smtp{5}:2
+///   MUXLOCK_HOLDER         the first 8 characters of the lock's random token
+///   MUXLOCK_FENCING_TOKEN  with --fenced: a number that is higher for each later
+///                          holder
 ///
-/// A fencing token is a number that is higher for each later holder. Commands with
-/// the same value of --as exclude each other, as any two holders do.
+/// Commands with the same value of --as exclude each other, as any two holders do.
 ///
 /// With --at-least, the resource stays locked for this time or for the rest of the
 /// TTL, whichever is longer. If the command ends early, muxlock renews the lock
