@@ -442,7 +442,7 @@ const OF_THE_LIBRARY: Names = Names {
 };
 #[cfg(feature = "unstable-tool")]
 const OF_THE_TOOL: Names = Names {
-    wait: "run with --wait",
+    wait: "run with --wait-masters",
     wait_end: " or longer, every time",
     guard_off: "--restart-guard off",
 };
@@ -665,7 +665,8 @@ mod tests {
                 CountedFrom::FirstContact { lasts },
                 "each new client waits for 31.3s, so wait in one call, as try_lock_for does, for \
                  32s, or",
-                "each new client waits for 31.3s, so run with --wait 32s or longer, every time, or",
+                "each new client waits for 31.3s, so run with --wait-masters 32s or longer, every \
+                 time, or",
             ),
         ];
         for (counted_from, library, tool) in table {

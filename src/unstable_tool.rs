@@ -19,11 +19,12 @@ use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
 pub use crate::mux::{Dialled, Failover};
-use crate::mux::{ask_sentinels, dial, dial_unix};
+use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
 use crate::outcome::{NodeOutcome, NodeReport};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
+use crate::proto::{NodeState, NodeStatus, OpId};
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
 
@@ -38,6 +39,24 @@ pub fn in_the_tool(error: &LockError) -> impl fmt::Display {
 /// Why a lock was lost, in words that fit the error of the renewal.
 pub fn reason(loss: &Loss) -> String {
     loss.reason()
+}
+
+/// Why an acquisition that waits has no lock yet: the result of its last round, if there was one.
+pub fn last_refusal(mux: &Multiplexer, id: OpId) -> Option<&LockError> {
+    mux.engine().last_refusal(id)
+}
+
+/// Why a master gives no vote, by its status; `None` if it can vote, or is still connecting.
+pub fn obstacle(status: &NodeStatus) -> Option<NodeReport> {
+    let NodeStatus { node, quarantine, .. } = *status;
+    let last = status.last_outcome.map(|(outcome, _)| outcome).filter(NodeOutcome::is_failure);
+    let (outcome, message) = match status.state {
+        NodeState::Ready => (last?, &status.last_message),
+        NodeState::Quarantined => (NodeOutcome::Quarantined, &None),
+        _ => (status.last_failure?, &status.last_message),
+    };
+    let (address, message) = (status.address.clone(), message.clone());
+    Some(NodeReport { node, address, outcome, latency: None, message, quarantine })
 }
 
 /// Where a master listens.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use clap::{ValueEnum, ValueHint};
 use muxlock::Builder;
@@ -84,6 +86,37 @@ fn duration_text(text: &str) -> Result<String, String> {
 
 fn number_text(text: &str) -> Result<String, std::num::ParseFloatError> {
     text.parse().map(|_: f64| text.to_owned())
+}
+
+/// How long to wait.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    For(Duration),
+    Forever,
+}
+
+#[cfg(target_os = "linux")]
+impl Wait {
+    /// As a duration, which no clock outlasts if it is without end.
+    pub fn longest(self) -> Duration {
+        match self {
+            Wait::For(duration) => duration,
+            Wait::Forever => Duration::MAX,
+        }
+    }
+}
+
+/// A duration with a unit, or `forever`.
+#[cfg(target_os = "linux")]
+pub fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "forever" => Ok(Wait::Forever),
+        _ if text.starts_with(|first: char| first.is_ascii_digit()) => {
+            duration(text).map(Wait::For)
+        }
+        _ => Err("it is neither a time, such as 10m, nor forever".to_owned()),
+    }
 }
 
 impl Options {

@@ -394,6 +394,11 @@ impl Multiplexer {
         self.owner.is_current().then(|| self.driver.engine().queue_position(id)).flatten()
     }
 
+    #[cfg(feature = "unstable-tool")]
+    pub(crate) fn engine(&self) -> &crate::proto::Engine {
+        self.driver.engine()
+    }
+
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
     /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {

@@ -220,7 +220,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("client", &["sys", "config", "proto", "mux"]),
     // Servers for tests: see `TESTING`.
     ("testing", &["resp"]),
-    ("unstable_tool", &["config", "resp", "mux", "client", "testing"]),
+    ("unstable_tool", &["config", "resp", "proto", "mux", "client", "testing"]),
 ];
 
 /// What a leaf or layer may import; `None` if it is neither.

@@ -257,7 +257,7 @@ fn votes(config: &Config, report: &mut Report) {
             let seconds = wait.saturating_add(CONNECTING).as_secs_f64();
             let why = format!(
                 "{votes} of {total} masters can vote now for a client that starts, and a lock \
-                 needs {quorum}: run commands with --wait {}s, or fix the other findings",
+                 needs {quorum}: run commands with --wait-masters {}s, or fix the other findings",
                 seconds.ceil()
             );
             report.add(Finding::new(Error, Id::Quorum, why));

@@ -1,9 +1,10 @@
-//! Lines for the user, written by a thread of their own: a terminal that is stopped, or a full
+//! Texts for the user, written by a thread of their own: a terminal that is stopped, or a full
 //! pipe, must hold up neither a renewal nor SIGKILL.
 
 use std::io::{Write, stderr};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -18,13 +19,19 @@ const FINISH_MAX: Duration = Duration::from_millis(500);
 /// and how many times as long for the writer, which a busy machine lets wait.
 const FINISHES_MAX: usize = 20;
 
+const CLEAR_LINE: &str = "\r\x1b[K";
+
 enum Order {
     Write(String),
+    /// A text on the last line of a terminal, until the next order.
+    Show(String),
     /// Everything before it is written once the sender is dropped.
     Finish(SyncSender<()>),
 }
 
 static WRITER: OnceLock<Option<SyncSender<Order>>> = OnceLock::new();
+/// Whether a text to show waits for the writer. A second one would take the place of a line.
+static SHOWS: AtomicBool = AtomicBool::new(false);
 
 fn start() -> Option<SyncSender<Order>> {
     let (sender, orders) = sync_channel(LINES_MAX);
@@ -33,12 +40,22 @@ fn start() -> Option<SyncSender<Order>> {
 }
 
 fn write_all(orders: &Receiver<Order>) {
+    let mut is_shown = false;
     while let Ok(order) = orders.recv() {
-        match order {
-            // At once, because three processes may write. A failure cannot be reported.
-            Order::Write(line) => drop(stderr().write_all(line.as_bytes())),
-            Order::Finish(done) => drop(done),
-        }
+        let clear = if is_shown { CLEAR_LINE } else { "" };
+        let is_text = matches!(order, Order::Show(_));
+        let (text, done) = match order {
+            Order::Write(line) => (line, None),
+            Order::Show(text) => {
+                SHOWS.store(false, Ordering::SeqCst);
+                (text, None)
+            }
+            Order::Finish(done) => (String::new(), Some(done)),
+        };
+        is_shown = is_text;
+        // At once, because three processes may write. A failure cannot be reported.
+        let _ = stderr().write_all(format!("{clear}{text}").as_bytes());
+        drop(done);
     }
 }
 
@@ -50,6 +67,17 @@ pub fn say(text: &str) {
     match WRITER.get_or_init(start) {
         Some(writer) => drop(writer.try_send(Order::Write(line))),
         None => write_unless_stopped(&line),
+    }
+}
+
+/// Shows a text on a terminal, in place of the one before, until something else is written.
+pub fn show(text: &str) {
+    if SHOWS.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let writer = WRITER.get_or_init(start).as_ref();
+    if writer.is_none_or(|writer| writer.try_send(Order::Show(printable(text))).is_err()) {
+        SHOWS.store(false, Ordering::SeqCst);
     }
 }
 
@@ -67,7 +95,8 @@ fn is_writable() -> bool {
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits until the lines are written, for a short time. To be called before the process ends.
+/// Waits until the lines are written and no text is shown, for a short time. To be called before
+/// another process writes, and before this one ends.
 pub fn finish() {
     let Some(Some(writer)) = WRITER.get() else {
         return;

@@ -67,6 +67,7 @@ fn reason(error: &clap::Error, text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use super::super::super::options::Wait;
     use super::super::Descendants;
     use super::*;
 
@@ -92,12 +93,12 @@ mod tests {
         ];
         let seconds = Duration::from_secs;
         let found = args("run deploy -- sh --wait 9s --ttl", &file).unwrap();
-        assert_eq!((found.ttl, found.wait), (seconds(20), Some(seconds(60))));
+        assert_eq!((found.ttl, found.wait), (seconds(20), Some(Wait::For(seconds(60)))));
         assert_eq!((found.kill_after, found.max_time), (Some(seconds(3)), Some(seconds(3600))));
         assert_eq!((found.descendants, found.conflict_exit_code), (Descendants::End, 0));
         assert_eq!(found.command, ["sh", "--wait", "9s", "--ttl"]);
         let found = args("run -w 2s --ttl=5s -E 7 --descendants leave deploy true", &file).unwrap();
-        assert_eq!((found.ttl, found.wait), (seconds(5), Some(seconds(2))));
+        assert_eq!((found.ttl, found.wait), (seconds(5), Some(Wait::For(seconds(2)))));
         assert_eq!((found.descendants, found.conflict_exit_code), (Descendants::Leave, 7));
         assert_eq!(args("run -n deploy true", &file).unwrap().wait, None);
         assert_eq!(args("run deploy true", &[]).unwrap().ttl, seconds(10));

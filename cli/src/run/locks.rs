@@ -1,6 +1,6 @@
 //! The event loop: a multiplexer as its guest, signals, and a timer.
 
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -14,11 +14,14 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::super::inspect::{REVOKED, TAKEN_WITH, is_other_type, never_expires};
+use super::super::options::Wait;
 use super::super::read_locks;
+use super::super::stopwatch::random;
 use super::super::wire::{Failure, ask_each};
 use super::command::code_of;
 use super::console::say;
 use super::family::reap_orphans;
+use super::progress::{Progress, Step, none_granted};
 use super::signals::Signals;
 use super::timer::Timer;
 use super::{Plan, UNAVAILABLE, seconds};
@@ -30,11 +33,14 @@ const FIRST_NODE: Token = Token(3);
 const EVENTS: usize = 64;
 /// How often orphans are reaped at most.
 const REAP_AGAIN: Duration = Duration::from_millis(100);
-/// How often a wait for the lock is shown on a terminal.
-const PROGRESS: Duration = Duration::from_secs(1);
+/// The shortest delay between two attempts while masters cannot vote; as much is random.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+/// The longest one.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How often to try again at most because no client got a quorum.
+const SPLITS_MAX: u32 = 10;
 /// How long releases are waited for that the result does not need.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
-const CLEAR_LINE: &str = "\r\x1b[K";
 
 pub struct Locks<'a> {
     pub plan: &'a Plan<'a>,
@@ -116,43 +122,132 @@ impl<'a> Locks<'a> {
 
     /// Acquires the lock, or returns the exit status.
     pub fn acquire(&mut self) -> io::Result<Result<Lease, u8>> {
+        let plan = self.plan;
+        let mut progress = Progress::start(plan, self.mux.now(), holder_of);
+        let attempt = self.attempts(&mut progress);
+        drop(progress);
+        match attempt? {
+            Ok(lease) => {
+                if plan.args.slots.is_some() {
+                    let slot = lease.resource().as_bytes();
+                    self.name = String::from_utf8_lossy(slot).into_owned();
+                }
+                Ok(Ok(lease))
+            }
+            Err(Missed::Failed(error)) => self.not_acquired(&error).map(Err),
+            Err(Missed::Ended(signal)) => Ok(Err(code_of(signal as i32))),
+        }
+    }
+
+    /// First waits for masters, without a place in the queue, and then for the holder.
+    fn attempts(&mut self, progress: &mut Progress<'_>) -> io::Result<Result<Lease, Missed>> {
         let args = self.plan.args;
-        let (resource, ttl, wait) = (&self.plan.resource, args.ttl, args.wait.unwrap_or_default());
+        let Some(wait) = args.wait_masters else {
+            return self.attempt(args.wait, progress);
+        };
+        let until = self.mux.now().after(wait.longest());
+        let mut splits = 0;
+        // Bounded by the time that the user sets, and by the shortest delay.
+        loop {
+            let error = match self.attempt(None, progress)? {
+                Err(Missed::Failed(error)) => error,
+                other => return Ok(other),
+            };
+            let again = match error.kind() {
+                LockErrorKind::Contended if args.wait.is_some() => {
+                    return self.attempt(args.wait, progress);
+                }
+                // Many clients that wait for the same masters try at the same moment.
+                LockErrorKind::Contended => {
+                    splits += 1;
+                    progress.look_again();
+                    splits <= SPLITS_MAX && self.is_split(&error)?
+                }
+                LockErrorKind::Unavailable | LockErrorKind::TimedOut | LockErrorKind::Expired => {
+                    true
+                }
+                _ => false,
+            };
+            let now = self.mux.now();
+            if !again || now >= until {
+                return Ok(Err(Missed::Failed(error)));
+            }
+            let delay = error.ready_in().unwrap_or_default().clamp(RETRY_MIN, RETRY_MAX);
+            let spread = RETRY_MIN.mul_f64(random() as f64 / u64::MAX as f64);
+            let retry_at = now.after(delay.saturating_add(spread)).min(until);
+            if let Some(signal) = self.pause(retry_at, &error, progress)? {
+                return Ok(Err(Missed::Ended(signal)));
+            }
+        }
+    }
+
+    /// Tries to acquire the lock, until the wait has ended.
+    fn attempt(
+        &mut self,
+        wait: Option<Wait>,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<Result<Lease, Missed>> {
+        let (args, resource) = (self.plan.args, &self.plan.resource);
+        let (ttl, wait) = (args.ttl, wait.map(Wait::longest).unwrap_or_default());
         let op = match args.fenced {
             false => self.mux.try_lock_of(resource.clone(), ttl, wait),
             true => self.mux.try_lock_fenced_for(resource.as_bytes(), ttl, wait),
         };
         let op = op.map_err(io::Error::other)?;
         self.mux.flush();
-        let mut progress = Progress::start(self.plan, self.mux.now());
-        let result = loop {
+        loop {
             if let Some(signal) = self.signals().first() {
-                break Err(code_of(*signal as i32));
+                // A grant is released.
+                let _: Cancelled = self.mux.cancel(op);
+                self.drain()?;
+                return Ok(Err(Missed::Ended(*signal)));
             }
-            match self.done(op) {
-                Some(Done::Acquired(Ok(lease))) => {
-                    if args.slots.is_some() {
-                        let slot = lease.resource().as_bytes();
-                        self.name = String::from_utf8_lossy(slot).into_owned();
-                    }
-                    break Ok(lease);
-                }
-                Some(Done::Acquired(Err(error))) => {
-                    drop(progress);
-                    return self.not_acquired(&error).map(Err);
-                }
+            match self.news(Some(op), progress) {
+                Some(Done::Acquired(Ok(lease))) => return Ok(Ok(lease)),
+                Some(Done::Acquired(Err(error))) => return Ok(Err(Missed::Failed(error))),
                 _ => {}
             }
-            let show_at = progress.show(&self.name, self.mux.now());
-            self.turn(show_at)?;
-        };
-        drop(progress);
-        if result.is_err() {
-            // A grant is released.
-            let _: Cancelled = self.mux.cancel(op);
-            self.drain()?;
+            let act_at = progress.act(&mut self.mux, &self.name, Step::Acquiring(op));
+            self.turn(act_at)?;
         }
-        Ok(result)
+    }
+
+    /// Waits until then, after an attempt. Returns the signal that has ended it before.
+    fn pause(
+        &mut self,
+        until: Moment,
+        error: &LockError,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<Option<Signal>> {
+        while self.mux.now() < until {
+            if let Some(signal) = self.signals().first() {
+                self.drain()?;
+                return Ok(Some(*signal));
+            }
+            self.news(None, progress);
+            let act_at = progress.act(&mut self.mux, &self.name, Step::Pausing(error));
+            self.turn(act_at.into_iter().chain([until]).min())?;
+        }
+        Ok(None)
+    }
+
+    /// The result of an operation, if it has one. Others are for the user.
+    fn news(&mut self, op: Option<OpId>, progress: &mut Progress<'_>) -> Option<Done> {
+        let mut last = None;
+        // Bounded by the operations that were started.
+        while let Some((id, done)) = self.mux.poll_done() {
+            match done {
+                done if Some(id) == op => last = Some(done),
+                Done::Inspected(inspection) => progress.inspected(id, inspection),
+                _ => {}
+            }
+        }
+        last
+    }
+
+    /// Whether no holder has a quorum.
+    fn is_split(&mut self, error: &LockError) -> io::Result<bool> {
+        Ok(self.plan.args.slots.is_none() && self.holder(error)?.is_none())
     }
 
     /// The last result of an operation that has one.
@@ -193,8 +288,7 @@ impl<'a> Locks<'a> {
         let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
         let op = self.mux.inspect(held).map_err(io::Error::other)?;
         let Done::Inspected(inspection) = self.finish(op)? else { return Ok(None) };
-        let others = others(&self.plan.config, held, &inspection);
-        Ok(holder(&printable(&String::from_utf8_lossy(held)), &inspection, &others))
+        Ok(holder_of(&self.plan.config, held, &inspection))
     }
 
     /// Says why there is no lock, and returns the exit status.
@@ -207,11 +301,7 @@ impl<'a> Locks<'a> {
             LockErrorKind::Contended if is_no_news && args.slots.is_some() => Ok(0),
             LockErrorKind::Contended => {
                 let holder = match args.slots {
-                    Some(slots) => {
-                        let name = printable(&self.name);
-                        let text = format!("none of the {slots} permits of {name} was granted");
-                        Some((text, false))
-                    }
+                    Some(slots) => Some((none_granted(slots, &printable(&self.name)), false)),
                     None => self.holder(error)?,
                 };
                 let (why, is_endless) = match holder {
@@ -229,12 +319,33 @@ impl<'a> Locks<'a> {
                 Ok(args.conflict_exit_code)
             }
             LockErrorKind::Unavailable | LockErrorKind::TimedOut | LockErrorKind::Expired => {
-                say(&in_the_tool(error).to_string());
+                let mut why = in_the_tool(error).to_string();
+                let is_hinted = why.contains("--wait-masters");
+                if let (None, None, false, Some(wait)) =
+                    (args.wait, args.wait_masters, is_hinted, error.ready_in())
+                {
+                    let seconds = wait.as_secs_f64().ceil() + 1.0;
+                    why += &format!(" (--wait-masters {seconds}s would wait)");
+                }
+                say(&why);
                 Ok(UNAVAILABLE)
             }
             _ => Err(io::Error::other(in_the_tool(error).to_string())),
         }
     }
+}
+
+/// The end of an attempt without a lock.
+enum Missed {
+    Failed(LockError),
+    Ended(Signal),
+}
+
+/// The holder that is in the way, in words, and whether its lock never expires; `None` if no holder
+/// has a quorum. It may ask the masters for more.
+fn holder_of(config: &Config, held: &[u8], inspection: &Inspection) -> Option<(String, bool)> {
+    let others = others(config, held, inspection);
+    holder(&printable(&String::from_utf8_lossy(held)), inspection, &others)
 }
 
 /// The type of a master's key that is no lock.
@@ -314,39 +425,4 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
         format!("; free in {left} at the latest unless it is renewed")
     });
     Some((format!("{text}{free}"), false))
-}
-
-/// One line on a terminal that shows how long the tool has waited. It disappears when dropped.
-struct Progress {
-    start: Moment,
-    /// `None` where it is not shown.
-    show_at: Option<Moment>,
-    is_shown: bool,
-}
-
-impl Progress {
-    fn start(plan: &Plan<'_>, now: Moment) -> Progress {
-        let is_wanted = !plan.args.quiet && stderr().is_terminal();
-        let show_at = is_wanted.then(|| now.after(PROGRESS));
-        Progress { start: now, show_at, is_shown: false }
-    }
-
-    /// Shows it if that is due. Returns when it is due next.
-    fn show(&mut self, resource: &str, now: Moment) -> Option<Moment> {
-        if self.show_at? <= now {
-            let waited = now.since(self.start).as_secs();
-            let resource = printable(resource);
-            let _ = write!(stderr(), "{CLEAR_LINE}waiting for {resource}: {waited} s");
-            (self.show_at, self.is_shown) = (Some(now.after(PROGRESS)), true);
-        }
-        self.show_at
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.is_shown {
-            let _ = write!(stderr(), "{CLEAR_LINE}");
-        }
-    }
 }

@@ -10,6 +10,7 @@ mod defaults;
 mod family;
 mod guard;
 mod locks;
+mod progress;
 mod records;
 mod signals;
 mod stub;
@@ -31,7 +32,7 @@ use muxlock::settings::Heal;
 use muxlock::unstable_tool::{Settings, explained};
 use muxlock::{Config, LockError, Resource};
 
-use super::options::{Options, duration};
+use super::options::{Options, Wait, duration, wait};
 use console::say;
 use defaults::with_defaults;
 
@@ -91,6 +92,14 @@ enum Descendants {
 /// --restart-guard is off. So deleting the keys does not stop the command. Use
 /// `muxlock revoke RESOURCE` instead.
 ///
+/// --wait covers both missing masters and a holder of the lock. With
+/// --wait-masters, muxlock waits for masters only, such as restarted ones: if
+/// another holder has the lock, it exits with 121 at once, or waits for as long as
+/// --wait says. A wait `forever` ends with the lock or a signal. After one second,
+/// and then each minute, muxlock prints the reason for the wait and the position
+/// in the queue. With -q, only a wait `forever` prints this, if too few masters can
+/// vote or the key has no TTL.
+///
 /// The command gets these variables:
 ///   MUXLOCK_RESOURCE       the lock's name: for several resources all names,
 ///                          separated by commas; for a permit the name of its
@@ -144,11 +153,15 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
     ttl: Duration,
 
-    /// How long to wait for the lock [default: not at all]
-    #[arg(short, long, value_name = "D", value_parser = duration)]
-    wait: Option<Duration>,
+    /// How long to wait for the lock, or `forever` [default: not at all]
+    #[arg(short, long, value_name = "D", value_parser = wait)]
+    wait: Option<Wait>,
 
-    /// Do not wait for the lock (the default)
+    /// How long to wait for masters only: if the lock is held, exit at once
+    #[arg(long, value_name = "D", value_parser = wait)]
+    wait_masters: Option<Wait>,
+
+    /// Exit at once if the lock is held (the default)
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 

@@ -249,7 +249,7 @@ fn masters_that_were_just_started_are_told_once() {
     assert_eq!(seen.found(&urls), ["quorum", "young 0", "young 1", "young 2"], "{}", seen.json);
     assert_eq!((seen.code, &seen.json["verdict"]), (1, &"errors".into()));
     let why = seen.findings()[0]["why"].as_str().unwrap();
-    assert!(why.contains("run commands with --wait 608s"), "{why}");
+    assert!(why.contains("run commands with --wait-masters 608s"), "{why}");
     let one: Vec<String> = urls.iter().map(|url| format!("{url}?restart_guard=off")).collect();
     let mixed = [one[0].clone(), one[1].clone(), urls[2].clone()];
     let seen = doctor(&mixed, &patient);
@@ -295,7 +295,7 @@ fn promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
         (seen.code, seen.found(&urls)),
         (1, with_quorum.iter().map(|it| it.to_string()).collect())
     );
-    assert!(seen.json.to_string().contains("run commands with --wait 4s"), "{}", seen.json);
+    assert!(seen.json.to_string().contains("run commands with --wait-masters 4s"), "{}", seen.json);
     assert!(seen.json.to_string().contains("that may write the key muxlock:promoted"));
     let fix = seen.fix_of("promoted");
     assert!(fix.contains("CONFIG SET repl-backlog-ttl 1\nsleep 3\n"), "{fix}");
@@ -626,7 +626,7 @@ fn wait_that_the_marker_holds_is_found() {
             assert!(rows.iter().all(|row| row["vote"] == "waits"), "{}", seen.json);
             assert_eq!(count(&seen, text), 3, "{}", seen.json);
             assert_eq!(count(&seen, ", and until then the others are no quorum"), 3);
-            assert_eq!(count(&seen, "run commands with --wait 614s"), 1, "{}", seen.json);
+            assert_eq!(count(&seen, "run commands with --wait-masters 614s"), 1, "{}", seen.json);
             let is_set = masters.iter().all(|master| master.dbsize().unwrap() == 1);
             assert_eq!(is_set, text == young, "it is not set by looking");
         }

@@ -30,6 +30,8 @@ mod run_faults;
 mod run_processes;
 #[cfg(target_os = "linux")]
 mod run_terminal;
+#[cfg(target_os = "linux")]
+mod run_waiting;
 mod secrets;
 mod sentinel;
 #[cfg(target_os = "linux")]

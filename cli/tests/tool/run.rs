@@ -363,7 +363,7 @@ fn signal_while_it_waits_ends_the_wait_and_leaves_no_key() {
     let (masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
-        let waiting = unhurried(&list, &["-w", "60s", "r", "echo", "never"]);
+        let waiting = unhurried(&list, &["-q", "-w", "60s", "r", "echo", "never"]);
         // Signals that are ignored where the test runs (nohup) would be ignored by it as well.
         let mut heeding = Command::new("env");
         heeding.arg("--default-signal=INT,HUP").arg(waiting.get_program());
