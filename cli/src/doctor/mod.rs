@@ -24,7 +24,9 @@ use super::stopwatch::random;
 use super::wire::ask_each;
 
 /// There are errors.
-const UNHEALTHY: u8 = 1;
+const ERRORS: u8 = 1;
+/// There are warnings and no errors. Other commands exit with 3 for too few answers.
+const WARNINGS: u8 = 4;
 /// The longest TTL of the lock that is tried.
 const TTL_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for that lock, beside connecting.
@@ -39,7 +41,7 @@ const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// command that fixes them. No password is shown.
 ///
 /// Exit status: 0 if there are no errors, 1 if there are, 2 if it could not
-/// start.
+/// start, 4 if there are only warnings (with --strict).
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -47,7 +49,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Exit with 1 for warnings too
+    /// Exit with 4 if the worst finding is a warning
     #[arg(long)]
     strict: bool,
 
@@ -104,14 +106,10 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
 }
 
 fn code(args: &Args, report: &Report) -> ExitCode {
-    let bad = |finding: &Finding| match finding.severity {
-        Severity::Error => true,
-        Severity::Warning => args.strict,
-        Severity::Note => false,
-    };
-    match report.findings.iter().any(bad) {
-        true => ExitCode::from(UNHEALTHY),
-        false => ExitCode::SUCCESS,
+    match report.findings.iter().map(|finding| finding.severity).min() {
+        Some(Severity::Error) => ExitCode::from(ERRORS),
+        Some(Severity::Warning) if args.strict => ExitCode::from(WARNINGS),
+        _ => ExitCode::SUCCESS,
     }
 }
 
