@@ -5,6 +5,7 @@ mod checks;
 mod clocks;
 mod finding;
 mod group;
+mod metrics;
 mod page;
 
 use std::io::{self, Write};
@@ -20,7 +21,7 @@ use self::clocks::RATE_OVER_MIN;
 use self::finding::{Finding, Id, Severity};
 use self::group::{Report, examine};
 use super::options::{Options, duration};
-use super::stopwatch::random;
+use super::stopwatch::{random, wall_micros};
 use super::wire::ask_each;
 
 /// There are errors.
@@ -48,6 +49,10 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Print metrics for the textfile collector of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 
     /// Exit with 4 if the worst finding is a warning
     #[arg(long)]
@@ -96,9 +101,10 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     }
     report.findings.retain(|finding| !args.allow.contains(&finding.id));
     report.findings.sort_by_key(|finding| (finding.severity, finding.master, finding.id));
-    let text = match args.json {
-        true => format!("{}\n", page::json(&config, &answers, &report)),
-        false => page::text(&config, &answers, &report),
+    let text = match (args.json, args.prometheus) {
+        (true, _) => format!("{}\n", page::json(&config, &answers, &report)),
+        (_, true) => metrics::text(&config, &answers, &report, wall_micros()),
+        _ => page::text(&config, &answers, &report),
     };
     // If the output is closed, the exit code still shows the result.
     let _ = io::stdout().write_all(text.as_bytes());

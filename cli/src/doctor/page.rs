@@ -19,15 +19,16 @@ const INDENT: &str = "    ";
 const WORD_CHARS_MAX: usize = 24;
 
 /// The row of a master.
-struct Row {
-    address: String,
+pub struct Row {
+    pub address: String,
     version: String,
     role: &'static str,
-    uptime: Option<Duration>,
+    pub is_up: bool,
+    pub uptime: Option<Duration>,
     /// In microseconds, with its doubt.
-    clock: Option<(i64, i64)>,
-    latency: Option<[Duration; 2]>,
-    vote_state: VoteState,
+    pub clock: Option<(i64, i64)>,
+    pub latency: Option<[Duration; 2]>,
+    pub vote_state: VoteState,
 }
 
 impl Row {
@@ -36,6 +37,7 @@ impl Row {
             address: printable(address),
             version: "-".to_owned(),
             role: "-",
+            is_up: said.is_ok(),
             uptime: None,
             clock: None,
             latency: None,
@@ -114,7 +116,7 @@ fn verdict(findings: &[Finding]) -> &'static str {
     }
 }
 
-fn rows(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Vec<Row> {
+pub fn rows(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Vec<Row> {
     let row = |(node, said)| Row::new(config.master(node).address, said, report.vote_states[node]);
     answers.iter().enumerate().map(row).collect()
 }

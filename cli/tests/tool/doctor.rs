@@ -1,6 +1,6 @@
 //! `muxlock doctor` on real masters: each finding, and that it is gone when it is mended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -787,6 +787,112 @@ fn page_shows_the_findings_and_fits_a_terminal() {
         let (code, _, err) = run(muxlock(&["doctor"]).args(node).args(args));
         assert!(code == 2 && err.contains(text), "{err}");
     }
+}
+
+/// The samples of a text in the format of Prometheus: name and labels, and the value. Each metric
+/// has its help, its type and its samples at one place, and each sample is there once.
+#[track_caller]
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let (mut samples, mut seen, mut current) = (BTreeMap::new(), BTreeSet::new(), String::new());
+    assert!(text.ends_with('\n'), "{text}");
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, words) = help.split_once(' ').expect("a help has words");
+            assert!(seen.insert(name.to_owned()) && words.ends_with('.'), "{line}");
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            assert_eq!(lines.next(), Some(&*format!("# TYPE {name} {kind}")));
+            assert!(lines.peek().is_some_and(|next| next.starts_with(name)), "{line}");
+            current = name.to_owned();
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
+        let rest = series.strip_prefix(&current).unwrap_or_else(|| panic!("{line}: {current}"));
+        if !rest.is_empty() {
+            let inner = rest.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+            let mut rest = inner.unwrap_or_else(|| panic!("{line}"));
+            while !rest.is_empty() {
+                let (label, value) = rest.split_once("=\"").expect("a label has a value");
+                assert!(["id", "server", "severity"].contains(&label), "{line}");
+                let end = value.find('"').expect("it ends");
+                assert!(!value[..end].contains('\\'), "{line}");
+                rest = value[end + 1..].trim_start_matches(',');
+            }
+        }
+        let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(samples.insert(series.to_owned(), value).is_none(), "{line}");
+    }
+    samples
+}
+
+#[test]
+fn metrics_are_complete_while_masters_are_down() {
+    let mut masters = Masters::start_with(3, &["--requirepass", "sesame"]).unwrap();
+    let addresses: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+    let urls: Vec<_> = addresses.iter().map(|it| format!("redis://:sesame@{it}")).collect();
+    let metrics = |args: &[&str]| {
+        let mut command = muxlock(&["doctor", "--prometheus", "--allow", "version"]);
+        command.args(SLOW).args(args).env("MUXLOCK_NODES", urls.join(","));
+        let (code, out, err) = run(&mut command);
+        assert!(err.is_empty() && !out.contains("sesame"), "{out}{err}");
+        (code, samples(&out))
+    };
+    let of = |name: &str, i: usize| format!("muxlock_doctor_{name}{{server=\"{}\"}}", addresses[i]);
+    let plain = |name: &str| format!("muxlock_doctor_{name}");
+    let findings = |severity: &str| format!("muxlock_doctor_findings{{severity=\"{severity}\"}}");
+
+    let time = || match masters[0].query(&[b"TIME"]).unwrap() {
+        Reply::Array(parts) => match &parts[0] {
+            Reply::Bulk(seconds) => String::from_utf8_lossy(seconds).parse::<f64>().unwrap(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let before = time();
+    let (code, all) = metrics(&["--allow", "marker"]);
+    let at = all[&plain("last_run_timestamp_seconds")];
+    assert!(before - 1.0 <= at && at <= time() + 1.0, "{before} {at}");
+    assert_eq!(code, 0, "{all:?}");
+    assert_eq!([all[&plain("servers")], all[&plain("votes")], all[&plain("quorum")]], [3., 3., 2.]);
+    for i in 0..3 {
+        assert_eq!([all[&of("up", i)], all[&of("can_vote", i)]], [1., 1.]);
+        assert!(all[&of("clock_offset_seconds", i)].abs() < 1., "{all:?}");
+        assert!(
+            all[&of("clock_offset_error_seconds", i)] >= 0. && all[&of("uptime_seconds", i)] >= 0.
+        );
+        assert_eq!(all[&of("evicted_keys_total", i)], 0.);
+        for name in ["round_trip_p50_seconds", "round_trip_p99_seconds"] {
+            assert!(all[&of(name, i)] > 0. && all[&of(name, i)] < 10., "{all:?}");
+        }
+    }
+    assert!(!all.keys().any(|name| name.starts_with("muxlock_doctor_finding{")), "{all:?}");
+
+    tell(&masters[0], &["CONFIG", "SET", "timeout", "300"]);
+    masters[1].kill().unwrap();
+    let (code, all) = metrics(&[]);
+    assert_eq!((code, all[&plain("votes")]), (1, 2.), "{all:?}");
+    assert_eq!([all[&of("up", 0)], all[&of("up", 1)], all[&of("can_vote", 1)]], [1., 0., 0.]);
+    assert!(!all.contains_key(&of("uptime_seconds", 1)), "{all:?}");
+    assert_eq!(["error", "warning", "note"].map(|it| all[&findings(it)]), [1., 1., 1.]);
+    for (id, severity, server) in [
+        ("unreachable", "error", addresses[1].as_str()),
+        ("timeout", "warning", &addresses[0]),
+        ("marker", "note", ""),
+    ] {
+        let labels = format!("id=\"{id}\",severity=\"{severity}\",server=\"{server}\"");
+        assert_eq!(all[&format!("muxlock_doctor_finding{{{labels}}}")], 1., "{all:?}");
+    }
+
+    masters[0].kill().unwrap();
+    masters[2].kill().unwrap();
+    let (code, all) = metrics(&[]);
+    assert_eq!((code, all[&plain("votes")], all[&findings("error")]), (1, 0., 4.), "{all:?}");
+    assert!((0..3).all(|i| all[&of("up", i)] == 0.), "{all:?}");
+
+    // Nothing that replaces the metrics of before.
+    let mut command = muxlock(&["doctor", "--prometheus"]);
+    let (code, out, _) = run(command.env("MUXLOCK_NODES", "redis://h:x"));
+    assert_eq!((code, out.as_str()), (2, ""));
 }
 
 /// Twelve defects of five masters, and nothing else; then what the fixes say.
