@@ -11,8 +11,8 @@ use muxlock::unstable_tool::{Setting, shown, similar, unknown};
 use super::Args;
 
 /// The flags that suit all jobs of a machine.
-pub const KEYS: [&str; 6] =
-    ["ttl", "wait", "kill_after", "max_time", "descendants", "conflict_exit_code"];
+pub const KEYS: [&str; 7] =
+    ["ttl", "wait", "wait_masters", "kill_after", "max_time", "descendants", "conflict_exit_code"];
 
 /// The arguments of `muxlock`, which were parsed before, with these defaults for missing flags.
 pub fn with_defaults(words: &[OsString], defaults: &[Setting]) -> Result<Args, String> {
@@ -86,6 +86,7 @@ mod tests {
         let file = [
             ("ttl", "20s"),
             ("wait", "1m"),
+            ("wait_masters", "40s"),
             ("kill_after", "3s"),
             ("max_time", "1h"),
             ("descendants", "end"),
@@ -94,6 +95,7 @@ mod tests {
         let seconds = Duration::from_secs;
         let found = args("run deploy -- sh --wait 9s --ttl", &file).unwrap();
         assert_eq!((found.ttl, found.wait), (seconds(20), Some(Wait::For(seconds(60)))));
+        assert_eq!(found.wait_masters, Some(Wait::For(seconds(40))));
         assert_eq!((found.kill_after, found.max_time), (Some(seconds(3)), Some(seconds(3600))));
         assert_eq!((found.descendants, found.conflict_exit_code), (Descendants::End, 0));
         assert_eq!(found.command, ["sh", "--wait", "9s", "--ttl"]);
