@@ -94,16 +94,16 @@ mod tests {
         ];
         let seconds = Duration::from_secs;
         let found = args("run deploy -- sh --wait 9s --ttl", &file).unwrap();
-        assert_eq!((found.ttl, found.wait), (seconds(20), Some(Wait::For(seconds(60)))));
-        assert_eq!(found.wait_masters, Some(Wait::For(seconds(40))));
+        assert_eq!((found.lock.ttl, found.lock.wait), (seconds(20), Some(Wait::For(seconds(60)))));
+        assert_eq!(found.lock.wait_masters, Some(Wait::For(seconds(40))));
         assert_eq!((found.kill_after, found.max_time), (Some(seconds(3)), Some(seconds(3600))));
-        assert_eq!((found.descendants, found.conflict_exit_code), (Descendants::End, 0));
+        assert_eq!((found.descendants, found.lock.conflict_exit_code), (Descendants::End, 0));
         assert_eq!(found.command, ["sh", "--wait", "9s", "--ttl"]);
         let found = args("run -w 2s --ttl=5s -E 7 --descendants leave deploy true", &file).unwrap();
-        assert_eq!((found.ttl, found.wait), (seconds(5), Some(Wait::For(seconds(2)))));
-        assert_eq!((found.descendants, found.conflict_exit_code), (Descendants::Leave, 7));
-        assert_eq!(args("run -n deploy true", &file).unwrap().wait, None);
-        assert_eq!(args("run deploy true", &[]).unwrap().ttl, seconds(10));
+        assert_eq!((found.lock.ttl, found.lock.wait), (seconds(5), Some(Wait::For(seconds(2)))));
+        assert_eq!((found.descendants, found.lock.conflict_exit_code), (Descendants::Leave, 7));
+        assert_eq!(args("run -n deploy true", &file).unwrap().lock.wait, None);
+        assert_eq!(args("run deploy true", &[]).unwrap().lock.ttl, seconds(10));
     }
 
     /// Even if a flag replaces it.

@@ -131,11 +131,8 @@ enum Descendants {
 #[command(override_usage = "muxlock run [OPTIONS] RESOURCE [--] COMMAND [ARG]...
        muxlock run [OPTIONS] RESOURCE -c STRING")]
 pub struct Args {
-    /// Name of the lock
-    resource: String,
-
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(index = 2, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     #[arg(required_unless_present = "shell_command", conflicts_with = "shell_command")]
     command: Vec<OsString>,
@@ -148,6 +145,44 @@ pub struct Args {
     /// The shell for -c
     #[arg(long, value_name = "PATH", default_value = "/bin/sh", requires = "shell_command")]
     shell: PathBuf,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Time from SIGTERM to SIGKILL [default: 2s, less for a short TTL]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    kill_after: Option<Duration>,
+
+    /// End the command after this time
+    #[arg(long, value_name = "D", value_parser = duration)]
+    max_time: Option<Duration>,
+
+    /// Shortest time to keep the resource locked
+    #[arg(long, value_name = "D", value_parser = duration)]
+    at_least: Option<Duration>,
+
+    /// Processes that outlive the command: wait, end or leave
+    ///
+    /// `wait` holds the lock until they have ended. `end` ends them and then
+    /// releases the lock. `leave` releases the lock and leaves them running.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Descendants::Wait)]
+    #[arg(hide_possible_values = true, verbatim_doc_comment)]
+    descendants: Descendants,
+
+    /// Do not start the guard process
+    #[arg(long)]
+    no_guard: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// How to take a lock.
+#[derive(clap::Args)]
+pub struct LockArgs {
+    /// Name of the lock
+    #[arg(index = 1)]
+    resource: String,
 
     /// How long the lock outlives its last renewal
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
@@ -165,7 +200,7 @@ pub struct Args {
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 
-    /// Pass a fencing token to the command (MUXLOCK_FENCING_TOKEN)
+    /// Take a lock with a fencing token (MUXLOCK_FENCING_TOKEN)
     #[arg(long)]
     fenced: bool,
 
@@ -196,63 +231,42 @@ pub struct Args {
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
 
-    /// Time from SIGTERM to SIGKILL [default: 2s, less for a short TTL]
-    #[arg(long, value_name = "D", value_parser = duration)]
-    kill_after: Option<Duration>,
-
-    /// End the command after this time
-    #[arg(long, value_name = "D", value_parser = duration)]
-    max_time: Option<Duration>,
-
-    /// Shortest time to keep the resource locked
-    #[arg(long, value_name = "D", value_parser = duration)]
-    at_least: Option<Duration>,
-
-    /// Processes that outlive the command: wait, end or leave
-    ///
-    /// `wait` holds the lock until they have ended. `end` ends them and then
-    /// releases the lock. `leave` releases the lock and leaves them running.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Descendants::Wait)]
-    #[arg(hide_possible_values = true, verbatim_doc_comment)]
-    descendants: Descendants,
-
-    /// Do not start the guard process
-    #[arg(long)]
-    no_guard: bool,
-
-    /// Print only why the command was not run, or was ended
+    /// Print failures only
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
     /// Print each step of the lock
     #[arg(short, long)]
     verbose: bool,
-
-    #[command(flatten)]
-    options: Options,
 }
 
-/// The arguments, checked.
+/// How to take a lock, checked.
 struct Plan<'a> {
-    args: &'a Args,
+    args: &'a LockArgs,
     config: Config,
     resource: Resource,
     /// The user's name for it.
     name: String,
+}
+
+/// How to run a command under a lock, checked.
+struct Job<'a> {
+    plan: Plan<'a>,
+    args: &'a Args,
     kill_after: Duration,
     program: Vec<OsString>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    if args.verbose {
+    if args.lock.verbose {
         records::show();
     }
     let code = args.options.settings().and_then(|settings| {
         let words: Vec<_> = env::args_os().skip(1).collect();
         let args = with_defaults(&words, &settings.run)?;
-        let plan = Plan::new(&args, &settings)?;
-        supervise::run(&plan).map_err(|error| match error.kind() {
+        let job = Job::new(&args, &settings)?;
+        supervise::run(&job).map_err(|error| match error.kind() {
             io::ErrorKind::Other => error.to_string(),
             _ => format!("muxlock failed: {}", explained(&error)),
         })
@@ -269,7 +283,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-impl Args {
+impl LockArgs {
     fn names(&self) -> impl Iterator<Item = &str> {
         [&self.resource].into_iter().chain(&self.also).map(String::as_str)
     }
@@ -287,7 +301,7 @@ impl Args {
 }
 
 impl<'a> Plan<'a> {
-    fn new(args: &'a Args, settings: &Settings) -> Result<Plan<'a>, String> {
+    fn new(args: &'a LockArgs, settings: &Settings) -> Result<Plan<'a>, String> {
         if !args.quiet {
             settings.warnings.iter().for_each(|warning| say(warning));
         }
@@ -297,16 +311,22 @@ impl<'a> Plan<'a> {
             config => config,
         };
         let config = config.map_err(|error| error.to_string())?;
-        let max_ttl = config.max_ttl();
-        check_ttl("ttl", args.ttl, max_ttl)?;
-        let kill_after = kill_after(args, config.node_timeout())?;
+        check_ttl("ttl", args.ttl, config.max_ttl())?;
         let resource = args.lock().map_err(|error| error.to_string())?;
         let name = args.names().collect::<Vec<_>>().join(",");
+        Ok(Plan { args, config, resource, name })
+    }
+}
+
+impl<'a> Job<'a> {
+    fn new(args: &'a Args, settings: &Settings) -> Result<Job<'a>, String> {
+        let plan = Plan::new(&args.lock, settings)?;
+        let kill_after = kill_after(args, plan.config.node_timeout())?;
         let program = match &args.shell_command {
             Some(text) => vec![args.shell.clone().into(), "-c".into(), text.clone()],
             None => args.command.clone(),
         };
-        Ok(Plan { args, config, resource, name, kill_after, program })
+        Ok(Job { plan, args, kill_after, program })
     }
 }
 
@@ -324,7 +344,7 @@ fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), Strin
 /// The time from SIGTERM to SIGKILL. Both must fit into the time that is left after a renewal has
 /// failed: less than half of the validity, which is a little shorter than the TTL.
 fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
-    let most = args.ttl / 100 * PERCENT_TO_END;
+    let most = args.lock.ttl / 100 * PERCENT_TO_END;
     let most = most.checked_sub(2 * node_timeout).filter(|most| !most.is_zero());
     let shown = humantime::format_duration;
     let needed = |kill_after: Duration| {
@@ -332,14 +352,14 @@ fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
         Duration::from_millis((needed / PERCENT_TO_END).as_millis().try_into().unwrap_or(u64::MAX))
     };
     let Some(most) = most else {
-        let (given, least) = (shown(args.ttl), shown(needed(Duration::ZERO)));
+        let (given, least) = (shown(args.lock.ttl), shown(needed(Duration::ZERO)));
         return Err(format!("ttl is {given}: it must be more than {least} with this node-timeout"));
     };
     match args.kill_after {
         None => Ok(KILL_AFTER_DEFAULT.min(most)),
         Some(given) if given <= most => Ok(given),
         Some(given) => {
-            let (ttl, needed) = (shown(args.ttl), shown(needed(given)));
+            let (ttl, needed) = (shown(args.lock.ttl), shown(needed(given)));
             let (given, most) = (shown(given), shown(most));
             let bound = format!("it can be {most} at most with a ttl of {ttl}");
             Err(format!("kill-after is {given}: {bound}; it needs --ttl {needed}"))

@@ -12,7 +12,7 @@ use muxlock::{Config, LockError, Moment, Multiplexer, quorum};
 
 use super::super::options::Wait;
 use super::console::{finish, say, show};
-use super::{Args, Plan};
+use super::{LockArgs, Plan};
 
 /// How often a terminal shows the time, and how long a wait is before the first line.
 const SECOND: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ enum Look {
 
 /// What the user sees of a wait. Texts on a terminal disappear with it.
 pub struct Progress<'a> {
-    args: &'a Args,
+    args: &'a LockArgs,
     config: &'a Config,
     schedule: Schedule,
     /// When a terminal shows the time next.

@@ -17,7 +17,7 @@ use super::locks::Locks;
 use super::stub::Mask;
 use super::terminal::{Terminal, block_output_stop};
 use super::timer::since_boot;
-use super::{Descendants, FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
+use super::{Descendants, FAILED, Job, LOST, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
 /// How long remaining processes of the command may take to end before they are reported.
 const REST_REPORTED_AFTER: Duration = Duration::from_secs(1);
@@ -25,7 +25,8 @@ const REST_REPORTED_AFTER: Duration = Duration::from_secs(1);
 const AT_LEAST_MIN: Duration = Duration::from_millis(10);
 
 /// Runs the command. Returns the exit status; an error of kind `Other` has the whole text.
-pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
+pub fn run(job: &Job<'_>) -> io::Result<u8> {
+    let plan = &job.plan;
     let mut locks = Locks::new(plan)?;
     adopt_orphans()?;
     let lease = match locks.acquire()? {
@@ -36,7 +37,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     let booted = since_boot()?;
     let now = locks.mux.now();
     let left = lease.remaining(now);
-    if has_too_little_left(left, notice(plan)) {
+    if has_too_little_left(left, notice(job)) {
         locks.mux.abandon(lease);
         locks.drain()?;
         say(&format!("unavailable: the quorum came too late, with {} left", seconds(left)));
@@ -50,7 +51,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
         say(&format!("{granted}: holder {holder}{number}, valid for {}", seconds(left)));
     }
-    let started = match Started::new(&mut locks, &lease, booted + left) {
+    let started = match Started::new(&mut locks, job, &lease, booted + left) {
         Ok(started) => started,
         Err(error) => {
             locks.mux.abandon(lease);
@@ -61,12 +62,12 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
             )));
         }
     };
-    Run::new(locks, started, lease, now).supervise()
+    Run::new(locks, job, started, lease, now).supervise()
 }
 
 /// How long before its end the lock counts as lost.
-fn notice(plan: &Plan<'_>) -> Duration {
-    plan.kill_after + 2 * plan.config.node_timeout()
+fn notice(job: &Job<'_>) -> Duration {
+    job.kill_after + 2 * job.plan.config.node_timeout()
 }
 
 /// Whether a quorum came so late that the lock counts as lost at once.
@@ -91,8 +92,12 @@ struct Started {
 
 impl Started {
     /// The lock is over at `deadline`, since the start of the machine.
-    fn new(locks: &mut Locks<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
-        let plan = locks.plan;
+    fn new(
+        locks: &mut Locks<'_>,
+        job: &Job<'_>,
+        lease: &Lease,
+        deadline: Duration,
+    ) -> io::Result<Started> {
         // Variables that an outer muxlock has set belong to another lock.
         let environment = [
             ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
@@ -101,12 +106,12 @@ impl Started {
         ];
         let terminal = Terminal::of_stdin();
         let mask = Mask::new(block_output_stop()?);
-        let until = deadline.saturating_sub(notice(plan));
+        let until = deadline.saturating_sub(notice(job));
         let give = |command| terminal.iter().for_each(|it| it.give(command));
         let strangers = family::children();
         let root = getpid();
-        if plan.args.no_guard {
-            let (child, gate) = stub::start(&plan.program, &mask, &environment)?;
+        if job.args.no_guard {
+            let (child, gate) = stub::start(&job.program, &mask, &environment)?;
             let command = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
             give(command);
             // From here on the command runs. If the stub has ended, that is seen soon.
@@ -114,10 +119,9 @@ impl Started {
             let own = Family::new(command, root, strangers);
             return Ok(Started { guard: None, own, terminal });
         }
-        let (kill_after, node_timeout) = (plan.kill_after, plan.config.node_timeout());
+        let (kill_after, node_timeout) = (job.kill_after, job.plan.config.node_timeout());
         let manner = Manner { kill_after, node_timeout, deadline };
-        let (mut guard, command) =
-            GuardProcess::start(&manner, &plan.program, &mask, &environment)?;
+        let (mut guard, command) = GuardProcess::start(&manner, &job.program, &mask, &environment)?;
         locks.watch(guard.fd())?;
         give(command);
         // From here on the command runs, if the guard has not become active before.
@@ -128,6 +132,7 @@ impl Started {
 }
 
 struct Run<'a> {
+    job: &'a Job<'a>,
     locks: Locks<'a>,
     /// The parent of the command, while it is there.
     guard: Option<GuardProcess>,
@@ -160,9 +165,15 @@ struct Ending {
 }
 
 impl<'a> Run<'a> {
-    fn new(mut locks: Locks<'a>, started: Started, lease: Lease, now: Moment) -> Run<'a> {
+    fn new(
+        mut locks: Locks<'a>,
+        job: &'a Job<'a>,
+        started: Started,
+        lease: Lease,
+        now: Moment,
+    ) -> Run<'a> {
         let deadline = lease.valid_until();
-        let how = KeepAlive::default().notice(notice(locks.plan));
+        let how = KeepAlive::default().notice(notice(job));
         // The command says how long it takes, unless --max-time does.
         let how = how.renewals_max(u32::MAX).lifetime_max(Duration::MAX);
         let renewal = locks.mux.keep_alive(lease, &how);
@@ -170,6 +181,7 @@ impl<'a> Run<'a> {
         locks.never_reap(own.command);
         guard.iter().for_each(|guard| locks.never_reap(guard.pid()));
         Run {
+            job,
             locks,
             guard,
             own,
@@ -370,9 +382,8 @@ impl<'a> Run<'a> {
 
     /// How long the command may take to end.
     fn kill_in(&self) -> Duration {
-        let Locks { plan, mux, .. } = &self.locks;
-        let left = self.is_lost.then(|| self.deadline.since(mux.now()));
-        kill_in(plan.kill_after, plan.config.node_timeout(), left)
+        let left = self.is_lost.then(|| self.deadline.since(self.locks.mux.now()));
+        kill_in(self.job.kill_after, self.job.plan.config.node_timeout(), left)
     }
 
     /// Returns whether it was not ending before.
@@ -413,7 +424,7 @@ impl<'a> Run<'a> {
     /// Whether the command has ended, and with it all processes that have to end, or whether they
     /// cannot be killed.
     fn is_over(&self) -> bool {
-        let leaves = self.locks.plan.args.descendants == Descendants::Leave;
+        let leaves = self.job.args.descendants == Descendants::Leave;
         let Some(ending) = &self.ending else {
             return self.ended.is_some() && (leaves || !self.has_rest());
         };
@@ -428,7 +439,7 @@ impl<'a> Run<'a> {
         let (Some(code), None) = (self.ended, &self.ending) else {
             return Ok(None);
         };
-        if self.locks.plan.args.descendants == Descendants::End {
+        if self.job.args.descendants == Descendants::End {
             self.end()?;
             return Ok(None);
         }
@@ -452,7 +463,7 @@ impl<'a> Run<'a> {
     fn act(&mut self) -> io::Result<Option<Moment>> {
         let now = self.locks.mux.now();
         let mut until = None;
-        if let (false, Some(max_time)) = (self.is_timed_out, self.locks.plan.args.max_time) {
+        if let (false, Some(max_time)) = (self.is_timed_out, self.job.args.max_time) {
             let ends_at = self.granted_at.after(max_time);
             if now >= ends_at {
                 self.is_timed_out = true;
@@ -485,7 +496,7 @@ impl<'a> Run<'a> {
     /// If `--at-least` is longer than a lock may be, renews it until the rest is not. Returns the
     /// signal that has ended this before.
     fn hold_on(&mut self) -> io::Result<Option<Signal>> {
-        let Some(at_least) = self.locks.plan.args.at_least else {
+        let Some(at_least) = self.job.args.at_least else {
             return Ok(None);
         };
         let until =
@@ -552,7 +563,7 @@ impl<'a> Run<'a> {
             return lost("muxlock was too late to renew it");
         }
         let held = now.since(self.granted_at);
-        match args.at_least.and_then(|at_least| at_least.checked_sub(held)) {
+        match self.job.args.at_least.and_then(|at_least| at_least.checked_sub(held)) {
             // It never shortens the lock, and finds out whether it was held.
             Some(missing) => {
                 let kept = missing.clamp(AT_LEAST_MIN, locks.plan.config.max_ttl());
