@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use crate::client::{ConnectError, Redlock};
+use crate::client::{ConnectError, LockParts, Redlock};
 #[cfg(feature = "env")]
 pub use crate::config::env::{
     Flags, Setting, Settings, duration, settings, shown, similar, unknown,
@@ -24,7 +24,7 @@ use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix};
 use crate::outcome::TlsErrorKind;
 use crate::outcome::{NodeOutcome, NodeReport};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
-use crate::proto::{NodeState, NodeStatus, OpId};
+use crate::proto::{Lease, NodeState, NodeStatus, OpId};
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
 
@@ -57,6 +57,11 @@ pub fn obstacle(status: &NodeStatus) -> Option<NodeReport> {
     };
     let (address, message) = (status.address.clone(), message.clone());
     Some(NodeReport { node, address, outcome, latency: None, message, quarantine })
+}
+
+/// The lock of a lease that its multiplexer has [let go](crate::Multiplexer::let_go).
+pub fn parts(lease: Lease) -> LockParts {
+    LockParts::new(lease)
 }
 
 /// Where a master listens.

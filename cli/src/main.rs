@@ -19,6 +19,11 @@ mod run;
 #[path = "run/elsewhere.rs"]
 mod run;
 mod stage;
+#[cfg(target_os = "linux")]
+mod step;
+#[cfg(not(target_os = "linux"))]
+#[path = "step/elsewhere.rs"]
+mod step;
 mod stopwatch;
 mod wire;
 
@@ -34,6 +39,9 @@ use options::shown;
 /// The same as clap's code for bad usage: nothing was done.
 const NOT_STARTED: u8 = 2;
 
+/// Commands that exit with [`run::FAILED`]: other codes mean something else there.
+const HOLDERS: [&str; 4] = ["run", "lock", "unlock", "renew"];
+
 /// Distributed locks over independent Redis masters, with the Redlock algorithm.
 #[derive(Parser)]
 #[command(name = "muxlock", version)]
@@ -45,6 +53,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Lock(step::Args),
+    Unlock(step::UnlockArgs),
+    Renew(step::RenewArgs),
     Demo(demo::Args),
     Inspect(inspect::Args),
     Doctor(doctor::Args),
@@ -58,11 +69,13 @@ enum Command {
 fn main() -> ExitCode {
     let mut args = env::args_os();
     let name = args.nth(1);
-    if let Some(code) = name.as_ref().and_then(|name| run::own(name, args)) {
+    if let Some(code) =
+        name.as_ref().and_then(|name| step::own(name).or_else(|| run::own(name, args)))
+    {
         return code;
     }
     let Cli { command } = Cli::try_parse().map_err(without_addresses).unwrap_or_else(|error| {
-        if error.use_stderr() && name.is_some_and(|name| name == "run") {
+        if error.use_stderr() && name.is_some_and(|name| HOLDERS.iter().any(|it| name == *it)) {
             let _ = error.print();
             // Any other code may be the command's.
             process::exit(i32::from(run::FAILED));
@@ -71,6 +84,9 @@ fn main() -> ExitCode {
     });
     let result = match command {
         Command::Run(args) => Ok(run::run(&args)),
+        Command::Lock(args) => Ok(step::lock(&args)),
+        Command::Unlock(args) => Ok(step::unlock(&args)),
+        Command::Renew(args) => Ok(step::renew(&args)),
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -252,7 +252,7 @@ impl LockParts {
         self.0.fencing_token()
     }
 
-    pub(super) fn new(lease: Lease) -> LockParts {
+    pub(crate) fn new(lease: Lease) -> LockParts {
         LockParts(lease)
     }
 

@@ -4,16 +4,16 @@
 //! the command before the lock expires, even if this process cannot; and the [stub](stub), which
 //! becomes the command.
 
-mod command;
-mod console;
+pub mod command;
+pub mod console;
 mod defaults;
 mod family;
 mod guard;
-mod locks;
+pub mod locks;
 mod progress;
-mod records;
+pub mod records;
 mod signals;
-mod stub;
+pub mod stub;
 mod supervise;
 mod terminal;
 mod timer;
@@ -30,7 +30,7 @@ use muxlock::error::ConfigError;
 use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::Heal;
 use muxlock::unstable_tool::{Settings, explained};
-use muxlock::{Config, LockError, Resource};
+use muxlock::{Builder, Config, LockError, Resource};
 
 use super::options::{Options, Wait, duration, wait};
 use console::say;
@@ -46,11 +46,11 @@ pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
 }
 
 /// The lock was lost, and the command was ended.
-const LOST: u8 = 120;
+pub const LOST: u8 = 120;
 /// Another holder has the lock.
 const CONTENDED: u8 = 121;
 /// Too few masters answered.
-const UNAVAILABLE: u8 = 122;
+pub const UNAVAILABLE: u8 = 122;
 /// `--max-time` has passed. `timeout(1)` exits with the same code.
 const TIMED_OUT: u8 = 124;
 /// Nothing was run. `timeout(1)` exits with the same code.
@@ -233,17 +233,18 @@ pub struct LockArgs {
 
     /// Print failures only
     #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    pub quiet: bool,
 
     /// Print each step of the lock
     #[arg(short, long)]
-    verbose: bool,
+    pub verbose: bool,
 }
 
 /// How to take a lock, checked.
-struct Plan<'a> {
+pub struct Plan<'a> {
     args: &'a LockArgs,
-    config: Config,
+    pub builder: Builder,
+    pub config: Config,
     resource: Resource,
     /// The user's name for it.
     name: String,
@@ -262,7 +263,7 @@ pub fn run(args: &Args) -> ExitCode {
     if args.lock.verbose {
         records::show();
     }
-    let code = args.options.settings().and_then(|settings| {
+    let code = settings(&args.options).and_then(|settings| {
         let words: Vec<_> = env::args_os().skip(1).collect();
         let args = with_defaults(&words, &settings.run)?;
         let job = Job::new(&args, &settings)?;
@@ -279,7 +280,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn seconds(time: Duration) -> String {
+pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
@@ -301,20 +302,16 @@ impl LockArgs {
 }
 
 impl<'a> Plan<'a> {
-    fn new(args: &'a LockArgs, settings: &Settings) -> Result<Plan<'a>, String> {
+    pub fn new(args: &'a LockArgs, settings: &Settings) -> Result<Plan<'a>, String> {
         if !args.quiet {
             settings.warnings.iter().for_each(|warning| say(warning));
         }
-        // A long command outlives restarts of masters, one after the other.
-        let config = match settings.builder.clone().heal(Heal::On).config() {
-            Err(ConfigError::HealUnguarded { .. }) => settings.builder.config(),
-            config => config,
-        };
-        let config = config.map_err(|error| error.to_string())?;
+        let builder = settings.builder.clone();
+        let config = builder.config().map_err(|error| error.to_string())?;
         check_ttl("ttl", args.ttl, config.max_ttl())?;
         let resource = args.lock().map_err(|error| error.to_string())?;
         let name = args.names().collect::<Vec<_>>().join(",");
-        Ok(Plan { args, config, resource, name })
+        Ok(Plan { args, builder, config, resource, name })
     }
 }
 
@@ -330,7 +327,17 @@ impl<'a> Job<'a> {
     }
 }
 
-fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), String> {
+/// The settings of a holder. A long command outlives restarts of masters, one after the other.
+pub fn settings(options: &Options) -> Result<Settings, String> {
+    let settings = options.settings()?;
+    let healing = settings.builder.clone().heal(Heal::On);
+    match healing.config() {
+        Err(ConfigError::HealUnguarded { .. }) => Ok(settings),
+        _ => Ok(Settings { builder: healing, ..settings }),
+    }
+}
+
+pub fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), String> {
     if given <= max_ttl {
         return Ok(());
     }

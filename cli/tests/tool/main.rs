@@ -36,4 +36,6 @@ mod secrets;
 mod sentinel;
 #[cfg(target_os = "linux")]
 mod settings;
+#[cfg(target_os = "linux")]
+mod step;
 mod strangers;
