@@ -21,10 +21,10 @@ const NOT_HELD: u8 = 1;
 /// Too few masters answered.
 const UNKNOWN: u8 = 3;
 
-const WATCH_DEFAULT: &str = "1s";
+pub const WATCH_DEFAULT: &str = "1s";
 /// Clears a terminal, and begins at its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
-const WATCH_MIN: Duration = Duration::from_millis(100);
+pub const CLEAR: &str = "\x1b[H\x1b[2J";
+pub const WATCH_MIN: Duration = Duration::from_millis(100);
 
 /// Show who holds a lock, and for how long, without taking it
 ///

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod histogram;
 mod inspect;
+mod list;
 mod manual;
 mod options;
 mod page;
@@ -58,6 +59,8 @@ enum Command {
     Renew(step::RenewArgs),
     Demo(demo::Args),
     Inspect(inspect::Args),
+    List(list::Args),
+    Top(list::TopArgs),
     Doctor(doctor::Args),
     Revoke(revoke::Args),
     Bench(bench::Args),
@@ -89,6 +92,8 @@ fn main() -> ExitCode {
         Command::Renew(args) => Ok(step::renew(&args)),
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::Top(args) => list::run_top(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Revoke(args) => revoke::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -8,7 +8,7 @@ use muxlock::testing::Value;
 use super::wire::{Failure, Wire};
 
 /// The suffix of a queue's key, behind the lock's key.
-const TAIL: &[u8] = b":muxlock:queue";
+pub const TAIL: &[u8] = b":muxlock:queue";
 /// The prefix of an entry, which is the channel that the client listens to.
 const CHANNEL: &[u8] = b"muxlock:";
 /// The length of the rest, in hexadecimal digits.
