@@ -24,7 +24,7 @@ pub fn muxlock(args: &[&str]) -> Command {
 }
 
 /// The tool on these masters, where none is slow on purpose: a busy machine may be.
-fn unhurried(list: &str, args: &[&str]) -> Command {
+pub fn unhurried(list: &str, args: &[&str]) -> Command {
     let mut command = muxlock(args);
     command.env("MUXLOCK_NODES", list);
     with_patience(&mut command);
@@ -468,6 +468,8 @@ fn completions_and_the_manual_name_every_command() {
     for page in [
         "muxlock.1",
         "muxlock-inspect.1",
+        "muxlock-list.1",
+        "muxlock-top.1",
         "muxlock-doctor.1",
         "muxlock-revoke.1",
         "muxlock-bench.1",
@@ -481,8 +483,22 @@ fn completions_and_the_manual_name_every_command() {
 /// Each fits a terminal of 80 columns.
 #[test]
 fn help_fits_a_terminal() {
-    let commands = ["run", "inspect", "doctor", "revoke", "bench", "demo", "completions", "man"]
-        .map(|name| vec![name]);
+    let commands = [
+        "run",
+        "lock",
+        "unlock",
+        "renew",
+        "list",
+        "top",
+        "inspect",
+        "doctor",
+        "revoke",
+        "bench",
+        "demo",
+        "completions",
+        "man",
+    ]
+    .map(|name| vec![name]);
     for command in [vec![]].into_iter().chain(commands) {
         for flag in ["-h", "--help"] {
             let mut args = command.clone();

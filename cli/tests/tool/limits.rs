@@ -11,10 +11,11 @@ use testbed::Folder;
 const DESCRIPTORS_MIN: u32 = 4;
 /// With so many, each command works.
 const DESCRIPTORS_ENOUGH: u32 = 24;
-const COMMANDS: [&[&str]; 5] = [
+const COMMANDS: [&[&str]; 6] = [
     &["run", "job", "--", "true"],
     &["run", "-v", "--no-guard", "job", "--", "true"],
     &["inspect", "job"],
+    &["list"],
     &["revoke", "job", "--holder", "a"],
     &["doctor", "--connect-timeout", "1s"],
 ];

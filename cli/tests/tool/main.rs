@@ -16,6 +16,8 @@ mod inspect;
 #[cfg(target_os = "linux")]
 mod limits;
 #[cfg(target_os = "linux")]
+mod list;
+#[cfg(target_os = "linux")]
 mod manual;
 mod renamed;
 #[cfg(target_os = "linux")]

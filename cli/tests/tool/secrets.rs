@@ -67,6 +67,8 @@ fn no_output_of_the_tool_shows_a_password() {
     for args in [
         &["doctor", address][..],
         &["inspect", "resource", address],
+        &["list", address],
+        &["list", "resource", address],
         &["bench", address],
         &["demo", address],
         &["revoke", "resource", address],

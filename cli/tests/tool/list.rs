@@ -1,0 +1,455 @@
+//! `muxlock list` and `muxlock top`: which locks are listed, and which keys are none.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::thread;
+
+use muxlock::testing::{Master, Masters, Value as Answer};
+use muxlock::{LockGuard, Redlock};
+use serde_json::{Value, json};
+use testbed::{Site, TTL, all_ready, ask, documented_rights, patient, soon, with_login};
+
+use crate::cli::{muxlock, run, start, unhurried};
+
+/// A value like that of a lock.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
+const OTHER: &str = "ab0123456789abcdef0123456789abcdef012345";
+const SECOND: &str = "60000";
+
+fn list(urls: &str, args: &[&str]) -> (i32, String, String) {
+    run(unhurried(urls, &["list"]).args(args))
+}
+
+#[track_caller]
+fn list_json(urls: &str, args: &[&str]) -> Value {
+    let (_, out, err) = list(urls, &[&["--json"], args].concat());
+    assert_eq!((out.lines().count(), err.as_str()), (1, ""), "{out}");
+    serde_json::from_str(&out).expect("it is JSON")
+}
+
+/// The lines of the table, cut into cells.
+fn rows(out: &str) -> Vec<Vec<&str>> {
+    out.lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect())
+        .collect()
+}
+
+/// The names of the locks.
+fn names(json: &Value) -> Vec<&str> {
+    json["locks"].as_array().unwrap().iter().map(|it| it["resource"].as_str().unwrap()).collect()
+}
+
+#[track_caller]
+fn lock_named<'a>(json: &'a Value, name: &str) -> &'a Value {
+    let locks = json["locks"].as_array().unwrap();
+    locks.iter().find(|it| it["resource"] == name).unwrap_or_else(|| panic!("{name}: {json}"))
+}
+
+fn set(masters: &[&Master], key: &[u8], value: &[u8]) {
+    for master in masters {
+        master.query(&[b"SET", key, value, b"PX", SECOND.as_bytes()]).unwrap();
+    }
+}
+
+fn all(masters: &Masters) -> Vec<&Master> {
+    masters.iter().collect()
+}
+
+fn token(lock: &LockGuard) -> &str {
+    std::str::from_utf8(lock.token().as_bytes()).unwrap()
+}
+
+/// Waits until every master has all keys.
+fn settle(redlock: &Redlock) {
+    assert_eq!(redlock.shutdown(TTL), 0);
+}
+
+#[test]
+fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
+    let (_masters, redlock, urls) = start();
+    let (code, out, err) = list(&urls, &[]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", "muxlock: no locks\n"));
+
+    let plain = redlock.try_lock("deploy", TTL).unwrap();
+    let both = redlock.try_lock_all(["b", "a"], TTL).unwrap();
+    let readers = [(); 2].map(|()| redlock.try_read("ledger", TTL).unwrap());
+    let writer = redlock.try_write("write", TTL).unwrap();
+    let smtp = redlock.semaphore("smtp", 5).unwrap();
+    let permits = [(); 3].map(|()| smtp.try_acquire(TTL).unwrap());
+    let owned = redlock.try_lock_as("invoice:42", "worker-7-of-secret-row", TTL).unwrap();
+    let fenced = redlock.fenced().try_lock("fenced", TTL).unwrap();
+    settle(&redlock);
+
+    let (code, out, err) = list(&urls, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let holder = |lock: &LockGuard| lock.token().fingerprint().to_string();
+    let row = |name: &str, kind: &str, holder: &str| {
+        let rows = rows(&out);
+        let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}: {out}"));
+        let left: f64 = row[3].strip_suffix(" s").expect(&out).parse().unwrap();
+        assert!((row[1], row[2]) == (kind, holder) && (1.0..=30.0).contains(&left), "{row:?}");
+        row[4..].join(" ")
+    };
+    assert_eq!(rows(&out)[0], ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING"]);
+    assert_eq!(row("deploy", "lock", &holder(&plain)), "3/3 0");
+    assert_eq!(row("a", "lock", &holder(&both)), "3/3 0");
+    assert_eq!(row("b", "lock", &holder(&both)), "3/3 0");
+    assert_eq!(row("write", "lock", &holder(&writer)), "3/3 0");
+    assert_eq!(row("ledger", "read", "2 readers"), "3/3 0");
+    assert_eq!(row("smtp{5}", "semaphore", "3 of 5 taken"), "0");
+    for permit in &permits {
+        let name = std::str::from_utf8(permit.resource().as_bytes()).unwrap();
+        assert_eq!(row(name, "permit", &holder(permit)), "3/3 0");
+    }
+    row("fenced", "lock", &fenced.token().fingerprint().to_string());
+    // The value has less than 24 bytes, so its fingerprint is of a hash.
+    let digest = rows(&out).iter().find(|row| row[0] == "invoice:42").unwrap()[2].to_owned();
+    assert_eq!(row("invoice:42", "owner", &digest), "3/3 0");
+    assert_eq!(out.lines().count(), 1 + 8 + 3, "{out}");
+    let widths: Vec<_> = out.lines().map(|line| line.rfind("  ").unwrap()).collect();
+    assert!(widths.iter().all(|it| *it == widths[0]), "columns are aligned: {out}");
+
+    let json = list_json(&urls, &[]);
+    let sorted = ["a", "b", "deploy", "fenced", "invoice:42", "ledger", "smtp{5}", "write"];
+    assert_eq!(names(&json), sorted);
+    let semaphore = lock_named(&json, "smtp{5}");
+    assert_eq!((&semaphore["size"], &semaphore["taken"]), (&json!(5), &json!(3)));
+    assert_eq!(semaphore["permits"].as_array().unwrap().len(), 3);
+    let mut deploy = lock_named(&json, "deploy").clone();
+    assert!(deploy["free_in_ms"].as_u64().is_some_and(|ms| (1..=30_000).contains(&ms)), "{deploy}");
+    deploy["free_in_ms"] = json!(1);
+    let expected = json!({
+        "resource": "deploy", "resource_hex": null, "kind": "lock", "state": "held",
+        "holder": holder(&plain), "readers": null, "free_in_ms": 1, "on": 3, "waiting": 0,
+    });
+    assert_eq!(deploy, expected);
+    let whole = json!([3, 3, 2, false, 0, []]);
+    let parts = ["masters", "answered", "quorum", "truncated", "perhaps_held", "notes"];
+    assert_eq!(json!(parts.map(|part| &json[part])), whole);
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 3);
+
+    // All that is beside the locks in the database is none, even with --all.
+    assert_eq!(names(&list_json(&urls, &["--all"])), sorted);
+    let shown = format!("{out}{json}");
+    for lock in [&plain, &both, &writer, &owned].into_iter().chain(&permits).chain(&readers) {
+        assert!(!shown.contains(&token(lock)[8..]), "{shown}");
+        assert!(!shown.contains(&token(lock)[32..]), "{shown}");
+    }
+    assert!(!shown.contains("worker") && !shown.contains("secret"), "{shown}");
+
+    // A part of the name of a permit: the others are not known.
+    let name = std::str::from_utf8(permits[0].resource().as_bytes()).unwrap();
+    let json = list_json(&urls, &[name]);
+    assert_eq!((names(&json), &json["locks"][0]["kind"]), (vec![name], &json!("permit")));
+    assert_eq!(names(&list_json(&urls, &["smtp{5}"])), ["smtp{5}"]);
+}
+
+#[test]
+fn waiting_clients_are_counted_and_come_first_in_top() {
+    let (masters, redlock, urls) = start();
+    let locks = ["a", "deploy"].map(|name| redlock.try_lock(name, TTL).unwrap());
+    settle(&redlock);
+    let queue = "deploy:muxlock:queue";
+    let length = |master: &Master| match ask(master, &["LLEN", queue]) {
+        Answer::Integer(length) => length,
+        other => panic!("{other:?}"),
+    };
+    let waiters = [(); 2].map(|()| all_ready(&patient(masters.urls())));
+    thread::scope(|scope| {
+        for waiter in &waiters {
+            scope.spawn(|| drop(waiter.try_lock_for("deploy", TTL, TTL)));
+        }
+        soon("both wait", || masters.iter().any(|master| length(master) == 2));
+        let json = list_json(&urls, &[]);
+        assert_eq!(names(&json), ["a", "deploy"]);
+        let waiting = ["a", "deploy"].map(|name| lock_named(&json, name)["waiting"].as_u64());
+        assert_eq!(waiting, [Some(0), Some(2)]);
+
+        let mut top = unhurried(&urls, &["top"]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(top.stdout.take().unwrap()).lines().map(Result::unwrap);
+        // The second time, after an empty line.
+        let seen: Vec<String> = lines.take(7).collect();
+        let first = |line: &String| line.split(' ').next().unwrap().to_owned();
+        let expected = ["RESOURCE", "deploy", "a", "", "RESOURCE", "deploy", "a"];
+        assert_eq!(seen.iter().map(first).collect::<Vec<_>>(), expected);
+        assert!(seen[1].ends_with("  3/3  2") && seen[2].ends_with("  3/3  0"), "{seen:?}");
+        soon("it ends when its output is closed", || top.try_wait().unwrap().is_some());
+        locks.into_iter().for_each(drop);
+    });
+}
+
+/// Keys below a majority, of several holders, and other data.
+#[test]
+fn keys_that_are_no_held_lock_are_listed_only_on_request() {
+    let (masters, _redlock, urls) = start();
+    let all = all(&masters);
+    set(&all, b"held", TOKEN.as_bytes());
+    set(&all[..2], b"on-two", TOKEN.as_bytes());
+    set(&all[..1], b"left", TOKEN.as_bytes());
+    set(&all[..1], b"split", TOKEN.as_bytes());
+    set(&all[1..], b"split", OTHER.as_bytes());
+    set(&all[2..], b"split", b"a third holder of some other kind");
+    set(&all, b"theirs", b"a-secret-of-their-own");
+    set(&all, b"revoked", b"revoked:0123456789abcdef");
+    set(&all, b"waits:intent", b"");
+    for master in &all {
+        ask(master, &["SET", "endless", TOKEN]);
+        ask(master, &["SET", "cache", "some text"]);
+        ask(master, &["HSET", "muxlock:fence", "1", "7"]);
+        ask(master, &["SADD", "set", "1"]);
+        ask(master, &["RPUSH", "jobs", "1"]);
+        // A rate limiter, and read locks that are over.
+        ask(master, &["ZADD", "limiter", "1", "x"]);
+        ask(master, &["PEXPIRE", "limiter", SECOND]);
+        ask(master, &["ZADD", "scores", "9e15", "x"]);
+    }
+    let (code, out, err) = list(&urls, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let cells: Vec<_> = rows(&out).into_iter().map(|row| row[..3].join(" ")).collect();
+    assert_eq!(
+        cells,
+        [
+            "RESOURCE KIND HOLDER",
+            "endless lock 01234567",
+            "held lock 01234567",
+            "on-two lock 01234567",
+            "revoked lock revoked",
+        ]
+    );
+    assert!(rows(&out)[1][3..] == ["no TTL", "3/3", "0"], "{out}");
+    assert!(rows(&out)[3][4..] == ["2/3", "0"], "{out}");
+
+    let (_, out, _) = list(&urls, &["--all"]);
+    let found = rows(&out);
+    let row = |name: &str| found.iter().find(|row| row[0] == name).unwrap().clone();
+    assert_eq!(found.len(), 1 + 7, "{out}");
+    assert_eq!(row("left")[1..3], ["lock", "01234567 (leftover)"]);
+    assert_eq!((row("left")[4], row("split")[2], row("split")[4]), ("1/3", "split", "3/3"));
+    assert_eq!(row("theirs")[1], "other");
+    assert!(!out.contains("secret") && !out.contains("third"), "{out}");
+    let json = list_json(&urls, &["--all"]);
+    let state = |name: &str| lock_named(&json, name)["state"].as_str().unwrap().to_owned();
+    assert_eq!(
+        ["left", "split", "held", "revoked"].map(state),
+        ["leftover", "split", "held", "revoked"]
+    );
+    assert_eq!(lock_named(&json, "split")["holder"], Value::Null);
+}
+
+#[test]
+fn names_can_have_any_bytes() {
+    let (masters, _redlock, urls) = start();
+    let all = all(&masters);
+    let names: [&[u8]; 5] =
+        [b"a*b[c]?\\1", b"aXbc?\\1", b"a*bcX\\1", b"\xff\x00'", "\u{1b}[2J\u{202e}".as_bytes()];
+    for name in names {
+        set(&all, name, TOKEN.as_bytes());
+    }
+    assert_eq!(self::names(&list_json(&urls, &["a*b[c]?\\"])), ["a*b[c]?\\1"]);
+    assert_eq!(self::names(&list_json(&urls, &["*"])), [""; 0]);
+    assert_eq!(self::names(&list_json(&urls, &["a*"])), ["a*b[c]?\\1", "a*bcX\\1"]);
+    let json = list_json(&urls, &[]);
+    assert_eq!(json["locks"].as_array().unwrap().len(), 5);
+    let binary = json["locks"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&binary["resource"], &binary["resource_hex"]),
+        (&json!("\\xff\\x00\\'"), &json!("ff0027"))
+    );
+    assert_eq!(lock_named(&json, "\u{1b}[2J\u{202e}")["resource_hex"], Value::Null);
+    let (_, out, _) = list(&urls, &[]);
+    assert!(out.contains("\\u{1b}[2J\\u{202e}  ") && !out.contains('\u{1b}'), "{out}");
+    assert_eq!(out.lines().last().unwrap().split_whitespace().next(), Some("\\xff\\x00\\'"));
+}
+
+#[test]
+fn names_are_shown_without_the_key_prefix() {
+    let (masters, _redlock, urls) = start();
+    for key in ["app:deploy", "app:report", "deploy", "apx:deploy", "app:"] {
+        set(&all(&masters), key.as_bytes(), TOKEN.as_bytes());
+    }
+    assert_eq!(names(&list_json(&urls, &["--prefix", "app:"])), ["deploy", "report"]);
+    assert_eq!(names(&list_json(&urls, &["--prefix", "app:", "dep"])), ["deploy"]);
+    assert_eq!(names(&list_json(&urls, &["app:d"])), ["app:deploy"]);
+}
+
+#[test]
+fn masters_are_found_by_their_sentinels() {
+    let site = Site::start();
+    ask(&site.servers[0], &["SET", "deploy", TOKEN, "PX", SECOND]);
+    assert_eq!(names(&list_json(&site.url(), &[])), ["deploy"]);
+}
+
+#[test]
+fn limits_are_named_and_have_an_exit_status() {
+    let (masters, _redlock, urls) = start();
+    for master in masters.iter() {
+        let script = "for i=1,5000 do redis.call('SET','other:'..i,'1') end return 1";
+        ask(master, &["EVAL", script, "0"]);
+    }
+    for name in ["a", "b", "c"] {
+        set(&all(&masters), name.as_bytes(), TOKEN.as_bytes());
+    }
+    let (code, out, err) = list(&urls, &["--limit", "2"]);
+    let text = "muxlock: incomplete: 2 of 3 are shown (--limit 2)\n";
+    assert_eq!((code, out.lines().count(), err.as_str()), (1, 3, text));
+    let json = list_json(&urls, &["--limit", "2"]);
+    assert_eq!((names(&json), &json["truncated"]), (vec!["a", "b"], &json!(true)));
+    assert_eq!(json["notes"], json!(["incomplete: 2 of 3 are shown (--limit 2)"]));
+
+    let limits = [["--max-keys", "1000"], ["--max-time", "0ms"]];
+    for (limit, shown) in limits.iter().zip(["--max-keys 1000", "--max-time 0ns"]) {
+        let (code, _, err) = list(&urls, limit);
+        assert_eq!(code, 1, "{err}");
+        for master in masters.iter() {
+            let text =
+                format!("muxlock: incomplete: {} was scanned up to {shown}\n", master.addr());
+            assert!(err.contains(&text), "{err}");
+        }
+    }
+    let json = list_json(&urls, &["--max-keys", "1000"]);
+    assert_eq!(json["truncated"], true);
+    let (code, _, err) = list(&urls, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "the control");
+}
+
+#[test]
+fn answers_of_a_majority_are_enough_and_of_fewer_are_not() {
+    let (mut masters, _redlock, urls) = start();
+    set(&all(&masters), b"deploy", TOKEN.as_bytes());
+    set(&all(&masters)[..1], b"doubtful", TOKEN.as_bytes());
+    let (code, _, err) = list(&urls, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "all answer, so it is a leftover");
+    masters[2].freeze().unwrap();
+    let list =
+        |urls: &str, args: &[&str]| list(urls, &[&["--connect-timeout", "3s"], args].concat());
+    let (code, out, err) = list(&urls, &[]);
+    assert!(code == 0 && out.lines().count() == 2 && out.contains("  2/3  0\n"), "{out}{err}");
+    let frozen = format!("muxlock: {}: ", masters[2].addr());
+    assert!(err.contains(&frozen), "{err}");
+    assert!(err.contains("muxlock: 1 more might be held, on the other masters (--all)\n"), "{err}");
+    let json = list_json(&urls, &["--all", "--connect-timeout", "3s"]);
+    assert_eq!((&json["answered"], &json["perhaps_held"]), (&json!(2), &json!(1)));
+    assert!(json["nodes"][2]["answered"] == false && json["nodes"][2]["why"].is_string(), "{json}");
+    assert_eq!(names(&json), ["deploy", "doubtful"]);
+
+    masters[1].kill().unwrap();
+    let (code, out, err) = list(&urls, &[]);
+    assert_eq!((code, out.as_str()), (3, ""), "{err}");
+    assert!(err.ends_with("muxlock: unknown: only 1 of 3 masters answered\n"), "{err}");
+    let (code, out, _) = list(&urls, &["--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, names(&json), &json["answered"]), (3, vec![], &json!(1)));
+}
+
+/// The server's error does not always name it.
+#[test]
+fn missing_right_is_named_and_the_documented_ones_are_enough() {
+    let masters = Masters::start(3).unwrap();
+    let redlock = all_ready(&patient(masters.urls()).key_prefix("app:"));
+    let _lock = redlock.try_lock("deploy", TTL).unwrap();
+    let _reader = redlock.try_read("ledger", TTL).unwrap();
+    settle(&redlock);
+    set(&all(&masters), b"beside", TOKEN.as_bytes());
+    let documented = documented_rights("viewer", "Two users for people");
+    let user = |without: &[&str], keys: &str| {
+        for master in masters.iter() {
+            let words = ["ACL", "SETUSER", "looker", "reset", "on", ">sesame", keys];
+            let words: Vec<&str> = words
+                .into_iter()
+                .chain(documented.iter().map(String::as_str))
+                .chain(without.iter().copied())
+                .collect();
+            assert_eq!(ask(master, &words), Answer::Status("OK".into()));
+        }
+    };
+    let login = |url: String| with_login(&url, "looker:sesame");
+    let urls = masters.urls().into_iter().map(login).collect::<Vec<_>>().join(",");
+    user(&[], "~app:*");
+    let app = ["--prefix", "app:", "--restart-guard", "off"];
+    let (code, out, err) = list(&urls, &app);
+    assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, ""), "{out}");
+    for command in ["scan", "getrange", "type", "pttl", "zcount", "time"] {
+        user(&[&format!("-{command}")], "~app:*");
+        let (code, out, err) = list(&urls, &app);
+        assert_eq!((code, out.as_str()), (3, ""), "{command}: {err}");
+        let text = format!(": the user \"looker\" lacks +{command}\n");
+        assert!(err.matches(&text).count() == 3 && !err.contains("sesame"), "{command}: {err}");
+    }
+    user(&[], "~app:*");
+    let (code, out, err) = list(&urls, &["app:", "--restart-guard", "off"]);
+    assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, ""), "{out}");
+    let (code, _, err) = list(&urls, &["--restart-guard", "off"]);
+    assert!(code == 3 && err.matches(": the user \"looker\" lacks ~*\n").count() == 3, "{err}");
+
+    let hidden = Master::start_with(&["--rename-command", "SCAN", "HIDDEN"]).unwrap();
+    let (code, _, err) = list(&hidden.url(), &["--restart-guard", "off"]);
+    assert!(code == 3 && err.contains(": the server does not know scan\n"), "{err}");
+}
+
+#[test]
+fn watching_writes_a_line_for_each_change_and_ends_with_its_output() {
+    let (_masters, redlock, urls) = start();
+    let mut command = unhurried(&urls, &["list", "--watch=100ms", "dep"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(notes.next().unwrap(), "muxlock: no locks");
+    let lock = redlock.try_lock("deploy", TTL).unwrap();
+    let line = lines.find(|line| line.ends_with("  3/3  0")).unwrap();
+    let holder = lock.token().fingerprint().to_string();
+    assert!(line.starts_with(&format!("deploy  lock  {holder}  ")), "{line}");
+    assert!(lock.unlock().unwrap().was_held());
+    assert!(lines.any(|line| line == "deploy is no longer listed"));
+    drop(lines);
+    drop(redlock.try_lock("deploy", TTL).unwrap());
+    let _keep = redlock.try_lock_for("deploy", TTL, TTL).unwrap();
+    soon("it ends", || child.try_wait().unwrap().is_some());
+
+    let mut command = unhurried(&urls, &["list", "--watch=100ms", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let json: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    assert_eq!(names(&json), ["deploy"]);
+    let _more = redlock.try_lock("more", TTL).unwrap();
+    let line = lines.find(|line| line.contains("\"more\"")).unwrap();
+    assert_eq!(names(&serde_json::from_str(&line).unwrap()), ["deploy", "more"]);
+    drop(lines);
+    let _another = redlock.try_lock("another", TTL).unwrap();
+    soon("it ends", || child.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn masters_without_an_answer_are_no_change_of_the_locks() {
+    let (masters, _redlock, urls) = start();
+    set(&all(&masters), b"deploy", TOKEN.as_bytes());
+    let mut command = unhurried(&urls, &["list", "--watch=100ms", "--connect-timeout", "1s"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("deploy ")));
+    masters[0].freeze().unwrap();
+    masters[1].freeze().unwrap();
+    let unknown = "muxlock: unknown: only 1 of 3 masters answered";
+    assert!(notes.any(|note| note == unknown));
+    masters[0].thaw().unwrap();
+    masters[1].thaw().unwrap();
+    set(&all(&masters), b"next", TOKEN.as_bytes());
+    // A line before it can only be of a master that was slower than the others.
+    let line = lines.find(|line| !line.starts_with("deploy  lock  ")).unwrap();
+    assert!(line.starts_with("next  lock  "), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A name of 40 hexadecimal digits in capitals, and one that no client can have.
+#[test]
+fn only_names_that_a_lock_can_have_are_listed() {
+    let (masters, _redlock, urls) = start();
+    set(&all(&masters), &[b'x'; 1024], TOKEN.to_uppercase().as_bytes());
+    set(&all(&masters), &[b'x'; 1025], TOKEN.as_bytes());
+    let json = list_json(&urls, &[]);
+    assert_eq!(names(&json), ["x".repeat(1024)]);
+    let (code, _, err) =
+        run(&mut muxlock(&["list", "--node", "redis://127.0.0.1:1", "--limit", "x"]));
+    assert!(code == 2 && err.contains("--limit"), "{err}");
+}
