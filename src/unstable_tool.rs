@@ -24,7 +24,8 @@ use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix};
 use crate::outcome::TlsErrorKind;
 use crate::outcome::{NodeOutcome, NodeReport};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
-use crate::proto::{Lease, NodeState, NodeStatus, OpId};
+use crate::proto::status::NodeState;
+use crate::proto::{Lease, NodeStatus, OpId};
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
 

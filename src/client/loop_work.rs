@@ -17,6 +17,7 @@ use crate::keep_alive::{KeepAlive, Loss};
 use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::mux::{Driver, Records, UNREAD_MAX};
+use crate::outcome::{NodeOutcome, NodeReport};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
@@ -205,21 +206,22 @@ impl LoopWork {
                 Some(Outcome::Ready(Err(closed)))
             }
             Watch::Ready(until) => {
-                let voter = |node: NodeStatus| Voter {
-                    state: node.state,
-                    counts_in: node.quarantine.map(|quarantine| quarantine.ready_in),
-                };
-                let voters: Vec<_> = engine.statuses().map(voter).collect();
                 let quorum = engine.config().quorum();
+                let error = engine.nodes().unavailable(engine.last_now());
+                let voter = |report: &NodeReport| Voter {
+                    votes: report.outcome == NodeOutcome::Connected,
+                    counts_in: report.quarantine.map(|quarantine| quarantine.ready_in),
+                };
+                let voters: Vec<_> = error.nodes().iter().map(voter).collect();
                 match readiness::judge(self.now, until, quorum, &voters) {
                     ReadyVerdict::Ready => Some(Outcome::Ready(Ok(()))),
                     ReadyVerdict::NotYet(look_at) => {
                         watching.look_at = Some(look_at);
                         None
                     }
-                    ReadyVerdict::TimedOut | ReadyVerdict::Never => Some(Outcome::Ready(Err(
-                        not_ready(engine.nodes().unavailable(engine.last_now()), quorum),
-                    ))),
+                    ReadyVerdict::TimedOut | ReadyVerdict::Never => {
+                        Some(Outcome::Ready(Err(not_ready(error, quorum))))
+                    }
                 }
             }
             Watch::Connected(until) => {

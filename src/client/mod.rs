@@ -416,7 +416,8 @@ impl Redlock {
     ///
     /// Call it in a readiness probe: a client connects only during calls, and
     /// [`nodes`](Redlock::nodes) does not connect. A connected client answers without a round trip:
-    /// a master that froze after its last answer still counts. A good timeout for a probe is
+    /// a frozen master counts until it owes an answer for longer than
+    /// [`node_timeout`](Builder::node_timeout). A good timeout for a probe is
     /// [`connect_timeout`](Builder::connect_timeout) plus one round trip. While masters refuse the
     /// connection, the client tries again until the timeout, so a program that starts together with
     /// its masters can call it with a long timeout.

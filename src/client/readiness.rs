@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::moment::Moment;
-use crate::proto::NodeState;
 
 /// The shortest time between two looks at masters in quarantine.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -11,7 +10,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// One master, as far as it matters here.
 #[derive(Clone, Copy)]
 pub(super) struct Voter {
-    pub(super) state: NodeState,
+    /// It is connected, and owes no answer for too long.
+    pub(super) votes: bool,
     /// For how long its votes will not count.
     pub(super) counts_in: Option<Duration>,
 }
@@ -29,14 +29,13 @@ pub(super) enum ReadyVerdict {
 
 /// Judges the masters at `now`, for a caller that waits until `until`.
 pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter]) -> ReadyVerdict {
-    let voting = voters.iter().filter(|voter| voter.state == NodeState::Ready).count();
+    let voting = voters.iter().filter(|voter| voter.votes).count();
     if voting >= quorum {
         return ReadyVerdict::Ready;
     }
     let left = until.since(now);
-    let outlasts = |voter: &&Voter| {
-        voter.state != NodeState::Ready && voter.counts_in.is_some_and(|counts_in| counts_in > left)
-    };
+    let outlasts =
+        |voter: &&Voter| !voter.votes && voter.counts_in.is_some_and(|counts_in| counts_in > left);
     if voters.len() - voters.iter().filter(outlasts).count() < quorum {
         return ReadyVerdict::Never;
     }
@@ -55,46 +54,38 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at(state: NodeState) -> Voter {
-        Voter { state, counts_in: None }
-    }
+    const VOTES: Voter = Voter { votes: true, counts_in: None };
+    const AWAY: Voter = Voter { votes: false, counts_in: None };
 
     fn quarantined(millis: u64) -> Voter {
         let counts_in = Some(Duration::from_millis(millis));
-        Voter { state: NodeState::Quarantined, counts_in }
+        Voter { votes: false, counts_in }
     }
 
     #[test]
     fn quorum_that_can_vote_is_enough() {
-        use NodeState::{BackOff, Connecting, Handshaking, Idle, Ready};
         let now = Moment::START.after(SECOND);
         let until = now.after(SECOND);
         let table = [
-            (vec![at(Ready), at(Ready), at(Connecting)], ReadyVerdict::Ready),
-            (vec![at(Ready), at(Ready), quarantined(9_000)], ReadyVerdict::Ready),
-            (vec![at(Ready), at(Connecting), at(BackOff)], ReadyVerdict::NotYet(until)),
-            (vec![at(Idle), at(Handshaking), at(BackOff)], ReadyVerdict::NotYet(until)),
+            (vec![VOTES, VOTES, AWAY], ReadyVerdict::Ready),
+            (vec![VOTES, VOTES, quarantined(9_000)], ReadyVerdict::Ready),
+            (vec![VOTES, AWAY, AWAY], ReadyVerdict::NotYet(until)),
+            (vec![AWAY, AWAY, AWAY], ReadyVerdict::NotYet(until)),
             (
-                vec![at(Ready), quarantined(300), quarantined(9_000)],
+                vec![VOTES, quarantined(300), quarantined(9_000)],
                 ReadyVerdict::NotYet(now.after(Duration::from_millis(300))),
             ),
             (
-                vec![at(Ready), quarantined(0), quarantined(300)],
+                vec![VOTES, quarantined(0), quarantined(300)],
                 ReadyVerdict::NotYet(now.after(LOOK_AGAIN)),
             ),
-            (vec![at(Ready), quarantined(1_001), quarantined(9_000)], ReadyVerdict::Never),
-            (vec![at(BackOff), quarantined(9_000), at(BackOff)], ReadyVerdict::NotYet(until)),
+            (vec![VOTES, quarantined(1_001), quarantined(9_000)], ReadyVerdict::Never),
+            (vec![AWAY, quarantined(9_000), AWAY], ReadyVerdict::NotYet(until)),
         ];
         for (at, (voters, expected)) in table.into_iter().enumerate() {
             assert_eq!(judge(now, until, 2, &voters), expected, "row {at}");
         }
-        assert_eq!(
-            judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]),
-            ReadyVerdict::TimedOut
-        );
-        assert_eq!(
-            judge(until, until, 2, &[at(Ready), at(Ready), at(BackOff)]),
-            ReadyVerdict::Ready
-        );
+        assert_eq!(judge(until, until, 2, &[VOTES, AWAY, AWAY]), ReadyVerdict::TimedOut);
+        assert_eq!(judge(until, until, 2, &[VOTES, VOTES, AWAY]), ReadyVerdict::Ready);
     }
 }

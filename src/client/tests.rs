@@ -9,7 +9,7 @@ use super::{LockGuard, Redlock};
 use crate::config::RestartGuard;
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::{LockError, LockErrorKind};
-use crate::proto::NodeState;
+use crate::proto::status::NodeState;
 use crate::sys::clock::Clock;
 use crate::sys::process::OwnerProcess;
 use testbed::scripted::Scripted;

@@ -84,7 +84,7 @@ pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
 pub use release::ReleaseHow;
-pub(crate) use status::{NodeState, NodeStatus, Stats};
+pub(crate) use status::{NodeStatus, Stats};
 pub(crate) use terms::Terms;
 pub(crate) use voting::rounds_at_once;
 

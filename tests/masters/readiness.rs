@@ -7,7 +7,7 @@ use muxlock::node::{NodeOutcome, NodeState, Phase};
 use muxlock::settings::RestartGuard;
 use muxlock::testing::Masters;
 use muxlock::{LockErrorKind, Redlock};
-use testbed::{PATIENT, SOON, TTL, count, outcomes, patient, pause, timed};
+use testbed::{PATIENT, SOON, TTL, count, outcomes, patient, pause, soon, timed};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -69,6 +69,32 @@ fn frozen_majority_is_reported_node_by_node() {
     assert_eq!(outcomes(&error)[..2], [silent; 2], "{error}");
     (0..2).for_each(|at| masters[at].thaw().unwrap());
     redlock.ready(PATIENT).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A connection of a frozen master stays: only the commands that it does not answer show it.
+#[test]
+fn connected_master_that_owes_an_answer_does_not_count() {
+    let masters = Masters::start(3).unwrap();
+    let redlock = patient(masters.urls()).node_timeout(SHORT).connect().unwrap();
+    soon("all vote", || states(&redlock) == [NodeState::Ready; 3]);
+    masters[0].freeze().unwrap();
+    drop(redlock.try_lock_for("a", TTL, PATIENT).unwrap());
+    let (took, ()) = timed(|| redlock.ready(PATIENT).unwrap_or_else(|error| panic!("{error}")));
+    assert!(took < PATIENT, "{took:?}");
+
+    masters[1].freeze().unwrap();
+    assert!(redlock.try_lock("a", TTL).unwrap_err().is_unavailable());
+    let error = redlock.ready(2 * SHORT).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    let silent = NodeOutcome::TimedOut(Phase::Reply);
+    assert_eq!(outcomes(&error)[..2], [silent; 2], "{error}");
+    let answers = thread::spawn({
+        let redlock = redlock.clone();
+        move || redlock.ready(PATIENT)
+    });
+    masters[1].thaw().unwrap();
+    answers.join().unwrap().unwrap_or_else(|error| panic!("{error}"));
+    masters[0].thaw().unwrap();
 }
 
 #[test]
