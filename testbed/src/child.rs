@@ -52,6 +52,21 @@ fn path_of(test: &str) -> String {
     }
 }
 
+/// The command that runs a program of the folder `examples`; `cargo test` builds it.
+///
+/// # Panics
+///
+/// Panics if it was not built.
+#[track_caller]
+pub fn example(name: &str) -> Command {
+    let test = this_binary();
+    // Tests are in `deps`, beside which examples are.
+    let folder = test.ancestors().nth(2).expect("it is in a folder of the profile");
+    let path = folder.join("examples").join(name);
+    assert!(path.exists(), "build the examples first: cargo build --examples");
+    Command::new(path)
+}
+
 /// Runs `body`, which is that of this test, in a process of its own: it counts resources of the
 /// process, or changes them. Its output is shown if it fails.
 #[track_caller]
@@ -85,7 +100,7 @@ pub fn report_to_parent(line: impl std::fmt::Display) {
     println!("\n{CHILD_PREFIX}{line}");
 }
 
-/// A child of [`re_execute`]: it ends with the test that started it, stopped or not.
+/// A child of [`re_execute`] or [`example`]: it ends with the test that started it, stopped or not.
 #[derive(Debug)]
 pub struct Again(Child);
 
@@ -93,7 +108,7 @@ impl Again {
     /// Starts it. Its lines are read with [`lines`](Again::lines).
     #[track_caller]
     pub fn start(command: &mut Command) -> Again {
-        Again(command.stdout(Stdio::piped()).spawn().expect("this test runs again"))
+        Again(command.stdout(Stdio::piped()).spawn().expect("the program is there"))
     }
 
     /// The id of its process.
@@ -108,14 +123,17 @@ impl Again {
 
     /// Its lines to the parent, to the end of its output.
     pub fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
-        let output = self.0.stdout.take().expect("its output is piped, and read once");
-        BufReader::new(output)
-            .lines()
-            .map_while(Result::ok)
-            .filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
+        let lines = self.output();
+        lines.filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
     }
 
-    /// Sends it a signal: `STOP`, or `CONT`.
+    /// All its lines, to the end of its output.
+    pub fn output(&mut self) -> impl Iterator<Item = String> + use<> {
+        let output = self.0.stdout.take().expect("its output is piped, and read once");
+        BufReader::new(output).lines().map_while(Result::ok)
+    }
+
+    /// Sends it a signal: `STOP`, `CONT` or `TERM`.
     #[track_caller]
     pub fn signal(&self, name: &str) {
         // The standard library sends no other signal than SIGKILL.

@@ -2,35 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use muxlock::testing::Masters;
-use testbed::{TTL, patient, soon};
+use testbed::{Again, TTL, example, patient, soon};
 
 const ALL: [&str; 7] =
     ["cancel", "critical_section", "fenced", "kinds", "long_job", "metrics", "own_event_loop"];
 /// How many samples of all masters may miss one of them.
 const SAMPLES_MAX: usize = 20;
-
-/// A process that ends with its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Tests are in `deps`, beside which examples are.
-fn example(name: &str) -> Command {
-    let test = std::env::current_exe().expect("this is a program");
-    let folder = test.ancestors().nth(2).expect("it is in a folder of the profile");
-    let path: PathBuf = [folder.as_os_str(), "examples".as_ref(), name.as_ref()].iter().collect();
-    assert!(path.exists(), "build the examples first: cargo build --examples");
-    Command::new(path)
-}
 
 fn urls(masters: &Masters) -> Vec<String> {
     masters.urls().into_iter().map(|url| url + "?restart_guard=off").collect()
@@ -97,7 +77,7 @@ fn metrics_are_named_and_counted() {
         let is_up = |addr| out.contains(&format!("muxlock_node_up{{node=\"{addr}\"}} 1"));
         output.status.success() && masters.iter().all(|master| is_up(master.addr()))
     };
-    // A sample waits for a quorum only: on a busy machine, the last master may not be there yet.
+    // A sample waits long for a quorum only: on a busy machine, the last master may be missing.
     let mut samples = (0..SAMPLES_MAX).map(|_| run(example("metrics").args(urls(&masters))));
     let (_, out, _) = samples.find(whole).expect("a sample of all masters");
     let value = |name: &str| {
@@ -189,23 +169,23 @@ fn cancel_waits_until_enter_is_pressed() {
     let lock = holder.try_lock("report:daily", TTL).unwrap();
     let start = || {
         let mut command = example("cancel");
-        command.args(urls(&masters)).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut waiting = Running(command.spawn().expect("the example is built"));
-        let said = BufReader::new(waiting.0.stdout.take().expect("it is piped"));
-        (waiting, said.lines().map(|line| line.expect("it is a text")))
+        command.args(urls(&masters)).stdin(Stdio::piped());
+        let mut waiting = Again::start(&mut command);
+        let said = waiting.output();
+        (waiting, said)
     };
     let (mut waiting, mut said) = start();
     assert_eq!(said.next().unwrap(), "waiting; press Enter to give up");
-    waiting.0.stdin.take().expect("it is piped").write_all(b"\n").unwrap();
+    waiting.take_input().expect("it is piped").write_all(b"\n").unwrap();
     assert_eq!(said.next().unwrap(), "gave up");
-    assert!(waiting.0.wait().unwrap().success() && lock.is_valid());
+    assert!(waiting.status().success() && lock.is_valid());
 
     let (mut waiting, mut said) = start();
     assert!(said.next().is_some());
     assert!(lock.unlock().unwrap().was_held());
     let line = said.next().unwrap();
     assert!(line.starts_with("held for another "), "{line}");
-    assert!(waiting.0.wait().unwrap().success());
+    assert!(waiting.status().success());
     let are_free = || masters.iter().all(|master| master.dbsize().unwrap() == 0);
     soon("no key is left", are_free);
 }
@@ -214,10 +194,9 @@ fn cancel_waits_until_enter_is_pressed() {
 fn own_event_loop_serves_a_client() {
     let masters = Masters::start(3).unwrap();
     let mut command = example("own_event_loop");
-    command.args(urls(&masters)).env("LISTEN", "127.0.0.1:0").stdout(Stdio::piped());
-    let mut server = Running(command.spawn().expect("the example is built"));
-    let mut said = BufReader::new(server.0.stdout.take().expect("it is piped")).lines();
-    let line = said.next().expect("it says where it listens").unwrap();
+    command.args(urls(&masters)).env("LISTEN", "127.0.0.1:0");
+    let mut server = Again::start(&mut command);
+    let line = server.output().next().expect("it says where it listens");
     let address = line.strip_prefix("listening on ").expect("it says where it listens");
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"invoice:42\n").unwrap();
