@@ -28,6 +28,7 @@ mod restarts;
 mod roles;
 mod scene;
 mod sentinel;
+mod service;
 mod wire;
 
 /// The scripts, as they are sent.
