@@ -10,31 +10,16 @@
 //! prints the last values when the program ends. `docs/monitoring.md` has rules for alerts on these
 //! names. No name and no label says which resource is locked: there are too many.
 //!
-//! With the crate `prometheus-client`, a collector reads the numbers at each scrape instead:
+//! With the crate `prometheus-client`, take the collector of `examples/service` instead.
+//!
+//! With the exporter `metrics-exporter-prometheus`, a histogram has buckets only if it is told
+//! them; otherwise it is a summary, and no query for `muxlock_acquire_seconds_bucket` finds it:
 //!
 //! ```text
-//! impl Collector for Locks {
-//!     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-//!         let (stats, times) = (self.redlock.stats(), self.redlock.times());
-//!         let acquired = ConstCounter::new(stats.acquired);
-//!         let (name, help) = ("muxlock_acquired", "Locks granted");
-//!         let metric = encoder.encode_descriptor(name, help, None, acquired.metric_type())?;
-//!         acquired.encode(metric)?;
-//!         // The same for the other counters, and with ConstGauge for the gauges.
-//!
-//!         // The encoder adds the counts up itself, and expects a last bucket for the rest.
-//!         let mut below = 0;
-//!         let own = |(upper, count)| (upper, count - std::mem::replace(&mut below, count));
-//!         let seconds = |(upper, count): (Duration, u64)| (upper.as_secs_f64(), count);
-//!         let buckets = times.acquire.buckets().map(seconds);
-//!         let all = [(f64::MAX, times.acquire.count())];
-//!         let buckets: Vec<(f64, u64)> = buckets.chain(all).map(own).collect();
-//!         let (name, help) = ("muxlock_acquire_seconds", "From the call to the grant");
-//!         let (sum, count) = (times.acquire.sum().as_secs_f64(), times.acquire.count());
-//!         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-//!         metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
-//!     }
-//! }
+//! let buckets = muxlock::Histogram::default().buckets();
+//! let bounds: Vec<f64> = buckets.map(|(upper, _)| upper.as_secs_f64()).collect();
+//! let all = Matcher::Prefix("muxlock_".to_owned());
+//! PrometheusBuilder::new().set_buckets_for_metric(all, &bounds)?.install()?;
 //! ```
 
 use std::collections::BTreeMap;
@@ -49,12 +34,15 @@ use metrics::{
     SharedString, Unit, counter, gauge, histogram,
 };
 use muxlock::Redlock;
-use muxlock::node::NodeState;
+use muxlock::node::{NodeState, NodeStatus};
 
 const PERIOD: Duration = Duration::from_secs(10);
 const TTL: Duration = Duration::from_secs(10);
 /// How long a sample waits for masters that are not connected.
 const PATIENCE: Duration = Duration::from_millis(600);
+/// How often, and how many times, it looks for those that are still connecting then.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const LOOKS_MAX: usize = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
@@ -116,9 +104,7 @@ impl Sampler {
     }
 
     fn sample(&mut self) {
-        // A client connects only during calls. Without this one, a process that has not locked
-        // anything yet would report masters that are down.
-        let _ = self.redlock.ready(PATIENCE);
+        let nodes = self.connected();
         let (stats, times) = (self.redlock.stats(), self.redlock.times());
         self.acquire.pass(&times.acquire);
         self.hold.pass(&times.hold);
@@ -130,7 +116,7 @@ impl Sampler {
         counter!("muxlock_unavailable_total").absolute(stats.unavailable);
         counter!("muxlock_lost_total").absolute(stats.lost);
         counter!("muxlock_extensions_failed_total").absolute(stats.extensions_failed);
-        for node in self.redlock.nodes() {
+        for node in nodes {
             let label = [("node", node.address.to_string())];
             let is_up = matches!(node.state, NodeState::Ready | NodeState::Quarantined);
             let latency = node.latency.unwrap_or_default();
@@ -140,6 +126,24 @@ impl Sampler {
             gauge!("muxlock_node_quarantined", &label).set(f64::from(is_quarantined));
             gauge!("muxlock_node_pending_releases", &label).set(node.pending_releases as f64);
         }
+    }
+
+    /// A client connects only during calls. Without this one, a process that has locked nothing for
+    /// a while would report masters that are down.
+    #[allow(clippy::disallowed_methods, reason = "nothing else waits for the last master")]
+    fn connected(&self) -> Vec<NodeStatus> {
+        // It returns as soon as a quorum is connected.
+        let _ = self.redlock.ready(PATIENCE);
+        let is_connecting = |node: &NodeStatus| {
+            matches!(node.state, NodeState::Connecting | NodeState::Handshaking)
+        };
+        for _ in 1..LOOKS_MAX {
+            if !self.redlock.nodes().iter().any(is_connecting) {
+                break;
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        self.redlock.nodes()
     }
 }
 
