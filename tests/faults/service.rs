@@ -217,7 +217,10 @@ fn service_pays_under_load_with_a_frozen_master() {
 
     // Two are frozen: every request is refused with a reason, and the service is not ready.
     masters[1].freeze().unwrap();
-    clients.iter_mut().for_each(|client| client.send("/accounts/1"));
+    for (at, client) in clients.iter_mut().enumerate() {
+        // Those for one account would wait for each other, and not for the masters.
+        client.send(&format!("/accounts/{at}"));
+    }
     let mut probe = service.client();
     for client in &mut clients {
         let Answer { status, retry_after, body } = client.answer();
