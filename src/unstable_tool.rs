@@ -24,7 +24,7 @@ use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix};
 use crate::outcome::TlsErrorKind;
 use crate::outcome::{NodeOutcome, NodeReport};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
-use crate::proto::status::NodeState;
+use crate::proto::status::{self, NodeState};
 use crate::proto::{Lease, NodeStatus, OpId};
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
@@ -44,7 +44,7 @@ pub fn reason(loss: &Loss) -> String {
 
 /// Why an acquisition that waits has no lock yet: the result of its last round, if there was one.
 pub fn last_refusal(mux: &Multiplexer, id: OpId) -> Option<&LockError> {
-    mux.engine().last_refusal(id)
+    status::last_refusal(mux.engine(), id)
 }
 
 /// Why a master gives no vote, by its status; `None` if it can vote, or is still connecting.

@@ -743,14 +743,6 @@ impl Engine {
         self.waits.local.position_of(self.key_of(op)?)
     }
 
-    /// Why an acquisition that waits has no lock yet: the result of its last round.
-    #[cfg(feature = "unstable-tool")]
-    pub(crate) fn last_refusal(&self, id: OpId) -> Option<&LockError> {
-        let last = self.operations.last_of(self.operations.patience_of(id)?.0)?;
-        let shared = || Some(&self.waits.local.queues.report_of(&last.key)?.1);
-        last.report.as_ref().or_else(shared)
-    }
-
     #[inline(always)]
     fn end(&mut self, op: OpIndex) {
         let ended = self.operations.end(op);

@@ -7,7 +7,19 @@ use std::time::Duration;
 use super::command::ReleaseWith;
 use super::failure::Failure;
 pub use super::nodes::ErrorCounts;
+#[cfg(feature = "unstable-tool")]
+use super::{Engine, OpId};
+#[cfg(feature = "unstable-tool")]
+use crate::lock_error::LockError;
 use crate::outcome::{NodeOutcome, Quarantine};
+
+/// Why an acquisition that waits has no lock yet: the result of its last round.
+#[cfg(feature = "unstable-tool")]
+pub(crate) fn last_refusal(engine: &Engine, id: OpId) -> Option<&LockError> {
+    let last = engine.operations.last_of(engine.operations.patience_of(id)?.0)?;
+    let shared = || Some(&engine.waits.local.queues.report_of(&last.key)?.1);
+    last.report.as_ref().or_else(shared)
+}
 
 /// The state of a node, for monitoring.
 #[derive(Debug, Clone)]
