@@ -405,6 +405,7 @@ impl Work for LoopWork {
             Order::Watch(watch) => {
                 if let Watch::Connected(_) | Watch::Ready(_) = watch {
                     self.driver.engine_mut().connect(self.now);
+                    self.driver.engine_mut().ask_time(self.now);
                 }
                 let watching = Watching { watch, is_new: true, look_at: None, outcome: None };
                 self.watches_so_far += 1;

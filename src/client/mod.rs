@@ -417,10 +417,13 @@ impl Redlock {
     /// Call it in a readiness probe: a client connects only during calls, and
     /// [`nodes`](Redlock::nodes) does not connect. A connected client answers without a round trip:
     /// a frozen master counts until it owes an answer for longer than
-    /// [`node_timeout`](Builder::node_timeout). A good timeout for a probe is
-    /// [`connect_timeout`](Builder::connect_timeout) plus one round trip. While masters refuse the
-    /// connection, the client tries again until the timeout, so a program that starts together with
-    /// its masters can call it with a long timeout.
+    /// [`node_timeout`](Builder::node_timeout). So each call also asks the connected masters for
+    /// their time, and the next call sees which of them answered. With
+    /// [`RestartGuard::Off`](crate::settings::RestartGuard::Off), it asks every 10 s at most.
+    ///
+    /// A good timeout for a probe is [`connect_timeout`](Builder::connect_timeout) plus one round
+    /// trip. While masters refuse the connection, the client tries again until the timeout, so
+    /// a program that starts together with its masters can call it with a long timeout.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;

@@ -38,6 +38,13 @@ impl Engine {
         }
     }
 
+    /// Asks every connected node for its time: one that has frozen shows by leaving it unanswered.
+    pub fn ask_time(&mut self, now: Moment) {
+        let now = self.clamp(now);
+        self.nodes.check_again(now, self.nodes.open());
+        self.nodes.look_at_clocks(now);
+    }
+
     /// Reports an event on the node's connection.
     #[inline(always)]
     pub fn handle_node(&mut self, now: Moment, node: usize, event: NodeEvent<'_>) {

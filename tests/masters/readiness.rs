@@ -97,6 +97,27 @@ fn connected_master_that_owes_an_answer_does_not_count() {
     masters[0].thaw().unwrap();
 }
 
+/// Of a client that takes no lock, the probe itself asks the masters.
+#[test]
+fn idle_client_notices_a_frozen_majority() {
+    let masters = Masters::start(3).unwrap();
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Uptime);
+    let redlock = builder.max_ttl(20 * SHORT).node_timeout(SHORT).build().unwrap();
+    redlock.ready(PATIENT).unwrap_or_else(|error| panic!("{error}"));
+    soon("all vote", || states(&redlock) == [NodeState::Ready; 3]);
+    (0..2).for_each(|at| masters[at].freeze().unwrap());
+    let mut result = Ok(());
+    soon("it is noticed", || {
+        result = redlock.ready(2 * SHORT);
+        result.is_err()
+    });
+    let error = result.unwrap_err();
+    assert_eq!(outcomes(&error)[..2], [NodeOutcome::TimedOut(Phase::Reply); 2], "{error}");
+    (0..2).for_each(|at| masters[at].thaw().unwrap());
+    redlock.ready(PATIENT).unwrap_or_else(|error| panic!("{error}"));
+    assert!(masters.iter().all(|master| master.command_calls("set").unwrap() == 0));
+}
+
 #[test]
 fn masters_that_start_are_waited_for() {
     let mut masters = Masters::start(3).unwrap();
