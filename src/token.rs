@@ -120,7 +120,7 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// The source of randomness of the engine. It is a trait so that a simulation can replay it.
-pub trait Entropy: Send {
+pub trait Entropy: Send + Sync {
     /// 20 random bytes for a fresh token, from the operating system; `None` if it returns none. A
     /// token that is used twice makes locks unsafe. Tokens can be drawn in advance for attempts
     /// that start within a millisecond of each other.

@@ -5,8 +5,8 @@
 //! its own connect timeout. If it ends between two tries, the next try uses its result.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use mio::{Registry, Token};
@@ -35,7 +35,8 @@ pub(super) enum NodeSearch {
 
 /// A running lookup.
 pub(super) struct Lookup {
-    found: Receiver<Found>,
+    /// The mutex makes it `Sync`. It is never locked.
+    found: Mutex<Receiver<Found>>,
     /// Closed when the result is no longer wanted.
     _stop: SyncSender<()>,
     /// Registered with the poll, which reports it when a result is available.
@@ -77,12 +78,12 @@ impl Lookup {
         };
         let thread = thread::Builder::new().name("muxlock-lookup".into());
         thread.spawn(run).map_err(|error| Failed::no_thread(&error))?;
-        Ok(Lookup { found, _stop, _wakeup })
+        Ok(Lookup { found: Mutex::new(found), _stop, _wakeup })
     }
 
     /// The result, if the lookup has ended. Not to be called again after that.
-    pub(super) fn take(&self) -> Option<Found> {
-        match self.found.try_recv() {
+    pub(super) fn take(&mut self) -> Option<Found> {
+        match self.found.get_mut().unwrap_or_else(PoisonError::into_inner).try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the resolver panicked"))),

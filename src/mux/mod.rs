@@ -17,8 +17,8 @@ mod stream;
 #[cfg(feature = "tls-no-provider")]
 mod tls;
 
-use std::cell::Cell;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mio::event::Event;
@@ -130,7 +130,7 @@ pub struct Multiplexer {
     /// When events were last handled.
     handled_at: Moment,
     /// When the caller asked last for how long it may wait, and so began to.
-    waits_since: Cell<Option<Moment>>,
+    waits_since: Mutex<Option<Moment>>,
 }
 
 impl Multiplexer {
@@ -141,7 +141,7 @@ impl Multiplexer {
     /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         let driver = Driver::new(config, registry, first)?;
-        let (handled_at, waits_since) = (Moment::START, Cell::new(None));
+        let (handled_at, waits_since) = (Moment::START, Mutex::new(None));
         Ok(Multiplexer {
             driver,
             owner: OwnerProcess::current(),
@@ -475,7 +475,7 @@ impl Multiplexer {
         if !self.owner.is_current() {
             return false;
         }
-        match self.waits_since.get() {
+        match self.waits_since() {
             Some(_) => self.begin_turn(Clock.now_coarse()),
             // Not the first event of this turn.
             None => self.driver.after_wait(Clock.now_coarse()),
@@ -503,10 +503,14 @@ impl Multiplexer {
         }
     }
 
+    fn waits_since(&mut self) -> &mut Option<Moment> {
+        self.waits_since.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The caller has waited. If it had not looked at the sockets for long before that, answers to
     /// earlier commands may have been there when it began to wait.
     fn begin_turn(&mut self, now: Moment) {
-        let waits_since = self.waits_since.take();
+        let waits_since = self.waits_since().take();
         let handled_at = std::mem::replace(&mut self.handled_at, now);
         let was_away = |since: &Moment| since.since(handled_at) > UNREAD_MAX;
         self.driver.after_absence(now, waits_since.filter(was_away));
@@ -528,7 +532,7 @@ impl Multiplexer {
             true => Duration::ZERO,
             false => self.driver.due()?.since(now),
         };
-        self.waits_since.set(Some(now));
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         Some(wait)
     }
 

@@ -70,7 +70,7 @@ impl Driver {
     #[cold]
     pub(super) fn ask_lookup(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
-        let (NodeSearch::Running(lookup) | NodeSearch::Watching(lookup)) = &connection.search
+        let (NodeSearch::Running(lookup) | NodeSearch::Watching(lookup)) = &mut connection.search
         else {
             return;
         };

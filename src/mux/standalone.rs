@@ -32,8 +32,7 @@ use crate::quorum::NODES_MAX;
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
-/// It is `Send` but not `Sync`, so a task that moves between threads waits for it by mutable
-/// reference: with tokio's `AsyncFd`, `readable_mut` instead of `readable`.
+/// It is `Send` and `Sync`, so a task of an async runtime can own it and move between threads.
 ///
 /// ```no_run
 /// # #[cfg(unix)] {
