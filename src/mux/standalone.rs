@@ -32,7 +32,8 @@ use crate::quorum::NODES_MAX;
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
-/// It is `Send` and `Sync`, so a task of an async runtime can own it and move between threads.
+/// It is `Send` and `Sync`, so the tasks of an async runtime can own or share it. An example is
+/// `examples/loops/async_fd.rs`, for tokio.
 ///
 /// ```no_run
 /// # #[cfg(unix)] {

@@ -429,15 +429,20 @@ fn feature_testing_stands_alone() {
     assert!(manifest.contains("\ntesting = []\n"), "the feature brings a dependency");
 }
 
-/// What tests share is in the crate `testbed`. Three include what is tested itself: an example, the
-/// hand-over between threads, and what composes scripts.
+/// What tests share is in the crate `testbed`. Four include what is tested itself: two examples,
+/// the hand-over between threads, and what composes scripts.
 #[test]
 fn tests_and_benches_include_no_file_of_another() {
     let mut files = Vec::new();
     for folder in ["tests", "cli/tests", "testbed", "benches"] {
         collect(&root().join(folder), &mut files);
     }
-    let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs", "tests/scripts/main.rs"];
+    let allowed = [
+        "tests/masters/guest.rs",
+        "tests/handover/src/lib.rs",
+        "tests/loops/loops.rs",
+        "tests/scripts/main.rs",
+    ];
     for (path, text) in files {
         let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
         let includes = text.lines().any(|line| line.starts_with("#[path"));
