@@ -32,8 +32,8 @@ use crate::quorum::NODES_MAX;
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
-/// It is `Send` and `Sync`, so the tasks of an async runtime can own or share it. An example is
-/// `examples/loops/async_fd.rs`, for tokio.
+/// It is `Send` and `Sync`, so the tasks of an async runtime can own or share it. Two examples are
+/// `examples/loops/async_fd.rs`, for tokio, and `examples/loops/calloop.rs`, for calloop.
 ///
 /// ```no_run
 /// # #[cfg(unix)] {

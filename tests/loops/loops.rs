@@ -61,7 +61,9 @@ fn starts(future: Pin<&mut impl Future>) {
 
 #[test]
 fn each_says_how_to_run_it() {
-    for (name, program) in [("async_fd", env!("CARGO_BIN_EXE_async_fd"))] {
+    for (name, program) in
+        [("async_fd", env!("CARGO_BIN_EXE_async_fd")), ("calloop", env!("CARGO_BIN_EXE_calloop"))]
+    {
         let (output, out, err) = run(program, &[]);
         assert_eq!(output.status.code(), Some(2), "{name}: {out}{err}");
         assert!(err.starts_with(&format!("usage: {name} redis://")), "{err}");
@@ -76,6 +78,14 @@ fn async_fd_gives_up_one_wait_and_extends_its_lock() {
     let held = out.strip_prefix("gave up the wait for a second lock\nheld for another ");
     assert!(held.is_some_and(|it| it.starts_with("9.")), "{out}");
     assert!(masters.iter().all(|master| master.dbsize().unwrap() == 0));
+}
+
+#[test]
+fn calloop_serves_a_timer_beside_the_lock() {
+    let masters = Masters::start(3).unwrap();
+    let (output, out, err) = run(env!("CARGO_BIN_EXE_calloop"), &urls(&masters));
+    assert!(output.status.success(), "{out}{err}");
+    assert_eq!(out, "held to the end: true\nthe timer ticked: true\n");
 }
 
 #[test]
