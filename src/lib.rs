@@ -75,8 +75,8 @@
 //!
 //! A [`Redlock`] is cheap to clone, and all threads share one connection per master. For a loop of
 //! [`mio`] 1, use a [`Multiplexer`]. For another event loop, [`Standalone`] provides a file
-//! descriptor and a timeout. Or drive the engine in [`proto`] yourself. In async code, make
-//! blocking calls in a blocking task. A [`LockGuard`] is `Send` and `Sync`, and dropping it never
+//! descriptor and a timeout. Or drive the engine in [`proto`] yourself. For async
+//! code, see [`guide::async_code`]. A [`LockGuard`] is `Send` and `Sync`, and dropping it never
 //! blocks.
 //!
 //! [`Redlock::waiter`] gives waits that another thread or a signal handler can cancel, and

@@ -13,12 +13,15 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use async_fd::{Guard, Locks};
-use muxlock::LockErrorKind;
 use muxlock::testing::Masters;
+use muxlock::{KeepAlive, LockErrorKind, LossCause};
 use testbed::{PATIENT, TTL, patient, soon};
+use tokio::io::unix::AsyncFd;
 use tokio::task::{LocalSet, yield_now};
 
 const KEY: &str = "report:daily";
+/// Long enough for a renewal.
+const SHORT: Duration = Duration::from_secs(2);
 const PAIRS: usize = 1_000;
 const TASKS: usize = 200;
 
@@ -117,6 +120,26 @@ fn tasks_exclude_each_other() {
             task.await.unwrap();
         }
         assert_eq!(grants.get(), TASKS);
+    });
+}
+
+/// As in `docs/async-code.md`.
+#[test]
+fn lost_lock_ends_the_work() {
+    with_locks(|_, masters| async move {
+        let client = patient(masters.urls()).connect().unwrap();
+        let lock = client.try_lock(KEY, SHORT).unwrap();
+        let lock = lock.keep_alive(KeepAlive::default()).unwrap();
+        #[allow(deprecated)]
+        let lost = AsyncFd::new(lock.loss_fd().unwrap()).unwrap();
+        for master in masters.iter() {
+            master.query(&[b"DEL", KEY.as_bytes()]).unwrap();
+        }
+        tokio::select! {
+            () = std::future::pending() => {}
+            ready = lost.readable() => drop(ready.unwrap()),
+        }
+        assert_eq!(lock.loss().unwrap().cause, LossCause::Gone);
     });
 }
 
