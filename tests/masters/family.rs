@@ -451,3 +451,30 @@ fn every_form_excludes_other_makes_and_is_excluded() {
         nothing_is_left(&masters);
     }
 }
+
+/// As `docs/changing-clients.md` says: a plain lock and the lock of Redisson do not go together on
+/// one key, and a bucket that is set if absent is a plain lock.
+#[test]
+fn bucket_and_plain_lock_exclude_each_other() {
+    let (masters, redlock) = start(1);
+    let set = |value| ask(&masters[0], &["SET", "a", value, "PX", "20000", "NX"]);
+    let lock = redlock.try_lock("a", TTL).unwrap();
+    match masters[0].query(&OTHERS[1].iter().map(|word| word.as_bytes()).collect::<Vec<_>>()) {
+        Ok(Value::Error(text)) => assert!(text.contains("WRONGTYPE"), "{text}"),
+        other => panic!("Redisson's script: {other:?}"),
+    }
+    assert_eq!(set("theirs"), Value::Nil);
+    assert!(lock.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+
+    assert_eq!(set("theirs"), Value::Status("OK".into()));
+    assert!(redlock.try_lock("a", TTL).unwrap_err().is_contended());
+    let delete = "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end";
+    assert_eq!(ask(&masters[0], &["EVAL", delete, "1", "a", "theirs"]), Value::Integer(1));
+    assert!(redlock.try_lock("a", TTL).unwrap().unlock().unwrap().was_held());
+
+    ask(&masters[0], OTHERS[1]);
+    assert!(redlock.try_lock("a", TTL).unwrap_err().is_contended());
+    ask(&masters[0], &["PEXPIRE", "a", "100"]);
+    assert!(redlock.try_lock_for("a", TTL, PATIENT).unwrap().unlock().unwrap().was_held());
+}
