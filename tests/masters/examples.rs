@@ -3,12 +3,26 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::mpsc::{self, Receiver};
+#[cfg(target_os = "linux")]
+use std::thread;
 
 use muxlock::testing::Masters;
+#[cfg(target_os = "linux")]
+use testbed::PATIENT;
 use testbed::{Again, TTL, example, patient, soon};
 
-const ALL: [&str; 7] =
-    ["cancel", "critical_section", "fenced", "kinds", "long_job", "metrics", "own_event_loop"];
+const ALL: [&str; 8] = [
+    "cancel",
+    "critical_section",
+    "fenced",
+    "kinds",
+    "leader",
+    "long_job",
+    "metrics",
+    "own_event_loop",
+];
 /// How many samples of all masters may miss one of them.
 const SAMPLES_MAX: usize = 20;
 
@@ -202,4 +216,73 @@ fn own_event_loop_serves_a_client() {
     client.write_all(b"invoice:42\n").unwrap();
     let answer = BufReader::new(client).lines().next().expect("there is an answer").unwrap();
     assert!(answer.starts_with("held until "), "{answer}");
+}
+
+/// An instance of the example `leader`, and its next lines.
+#[cfg(target_os = "linux")]
+struct Instance {
+    process: Again,
+    said: Receiver<String>,
+}
+
+#[cfg(target_os = "linux")]
+impl Instance {
+    fn start(masters: &Masters) -> Instance {
+        let mut command = example("leader");
+        command.args(urls(masters));
+        let mut process = Again::start(&mut command);
+        let mut output = process.output();
+        let (sender, said) = mpsc::channel();
+        // It ends with the process.
+        thread::spawn(move || {
+            let _ = output.try_for_each(|line| sender.send(line));
+        });
+        Instance { process, said }
+    }
+
+    /// Waits for a line that begins like this; returns its rest, and how many others came before.
+    fn says(&mut self, begin: &str) -> (String, usize) {
+        let mut others = 0;
+        loop {
+            let line = self.said.recv_timeout(PATIENT).expect(begin);
+            match line.strip_prefix(begin) {
+                Some(rest) => return (rest.to_owned(), others),
+                None => others += 1,
+            }
+        }
+    }
+
+    fn leads(&mut self) -> u64 {
+        self.says("leads with token ").0.parse().expect("it is a token")
+    }
+}
+
+/// A frozen leader can be between its check and its step: then it makes one more.
+#[cfg(target_os = "linux")]
+#[test]
+fn leader_is_followed_by_another_if_it_ends_or_freezes() {
+    let masters = Masters::start(3).unwrap();
+    let mut first = Instance::start(&masters);
+    let mut tokens = vec![first.leads()];
+    let mut second = Instance::start(&masters);
+    second.says("follows");
+    first.says("step with token ");
+    drop(first);
+    tokens.push(second.leads());
+    second.says("step with token ");
+
+    let mut third = Instance::start(&masters);
+    third.says("follows");
+    second.process.signal("STOP");
+    tokens.push(third.leads());
+    third.says("step with token ");
+    // Lines from before it was frozen.
+    second.said.try_iter().for_each(drop);
+    second.process.signal("CONT");
+    let (_, steps) = second.says("steps down: ");
+    assert!(steps <= 1, "{steps} steps beside the next leader");
+    second.says("follows");
+    drop(third);
+    tokens.push(second.leads());
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
