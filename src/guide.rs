@@ -9,7 +9,7 @@ macro_rules! pages {
 
 pages! {
     concepts quick_start which_lock choosing
-    waiting renewal fencing kinds testing services event_loops async_code hand_over
+    waiting renewal fencing kinds recipes testing services event_loops async_code hand_over
     errors errors_of_servers errors_of_settings errors_of_the_tool errors_of_steps errors_of_doctor
     masters replacing sentinel monitoring managed
     tool run steps doctor list inspect

@@ -1,13 +1,14 @@
 //! Locks that are not one plain key, over real masters: several resources, shares, slots (K1 to
 //! K8).
 
+use std::thread;
 use std::time::Duration;
 
 use muxlock::limits::SLOTS_MAX;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource};
-use testbed::{PATIENT, all_ready, patient, soon};
+use testbed::{PATIENT, Stopwatch, all_ready, patient, soon};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -477,4 +478,31 @@ fn bucket_and_plain_lock_exclude_each_other() {
     assert!(redlock.try_lock("a", TTL).unwrap_err().is_contended());
     ask(&masters[0], &["PEXPIRE", "a", "100"]);
     assert!(redlock.try_lock_for("a", TTL, PATIENT).unwrap().unlock().unwrap().was_held());
+}
+
+/// As `docs/recipes.md` says: a permit that expires instead of being released has one start in each
+/// window of its TTL.
+#[test]
+fn permits_that_expire_limit_the_rate() {
+    let masters = Masters::start(3).unwrap();
+    let clock = Stopwatch::start();
+    let pass = |redlock: &Redlock| {
+        let start = clock.elapsed();
+        let permit = redlock.semaphore("s", 2).unwrap().try_acquire_for(SHORT, PATIENT).unwrap();
+        let (name, end) = (permit.resource().to_string(), clock.elapsed());
+        drop(permit.into_parts());
+        (name, end, start)
+    };
+    let mut passes = thread::scope(|scope| {
+        let clients = [(); 3].map(|()| other(&masters));
+        let run = |redlock: Redlock| scope.spawn(move || [(); 3].map(|()| pass(&redlock)));
+        let threads = clients.map(run);
+        threads.map(|thread| thread.join().unwrap()).concat()
+    });
+    passes.sort();
+    let of_one = passes.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    let gaps: Vec<_> = of_one.map(|pair| pair[1].1 - pair[0].2).collect();
+    assert_eq!(gaps.len(), 7, "nine passes with two permits: {passes:?}");
+    // A server's clock counts whole milliseconds.
+    assert!(gaps.iter().all(|gap| *gap >= SHORT - Duration::from_millis(2)), "{gaps:?}");
 }
