@@ -51,6 +51,11 @@ fn pottery(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
     python(scene, "pottery_py.py")
 }
 
+fn redsync(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
+    let mut command = Command::new(installed().join("go/redsync"));
+    Ok(Box::new(Program::start(command.args(scene.masters.urls()))?))
+}
+
 fn rslock(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
     Ok(Box::new(Rslock::connect(scene.masters.urls())?))
 }
@@ -130,6 +135,11 @@ with_peer! {
     pottery, super::POTTERY_PREFIX, [peer_extends, peer_extends_too_late]
 }
 
+with_peer! {
+    #[cfg_attr(not(feature = "go"), ignore = "run scripts/interop, which builds it")]
+    redsync, "", [peer_extends, peer_extends_too_late]
+}
+
 /// All peers whose keys have the plain name, as far as they are installed.
 #[test]
 fn contention_of_all() -> Result<(), Failure> {
@@ -138,6 +148,9 @@ fn contention_of_all() -> Result<(), Failure> {
     if cfg!(feature = "node") {
         peers.push(("node_redlock_5", node_redlock_5(&scene)?));
         peers.push(("node_redlock_4", node_redlock_4(&scene)?));
+    }
+    if cfg!(feature = "go") {
+        peers.push(("redsync", redsync(&scene)?));
     }
     if cfg!(feature = "python") {
         peers.push(("redlock_py", redlock_py(&scene)?));

@@ -1,0 +1,5 @@
+module interop
+
+go 1.25.0
+
+require github.com/go-redsync/redsync/v4 v4.17.0
