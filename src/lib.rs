@@ -232,11 +232,11 @@ pub mod node {
 pub mod settings {
     //! The types of settings, for [`Builder`](crate::Builder): how a client waits for locks and
     //! retries, which servers it trusts after a restart, whether extensions recreate missing keys,
-    //! and TLS.
+    //! and TLS. [`Wait`] is for single calls: how long one waits.
 
     #[cfg(feature = "tls-no-provider")]
     pub use crate::config::Tls;
-    pub use crate::config::{Heal, RestartGuard, Retry, Waiting};
+    pub use crate::config::{Heal, RestartGuard, Retry, Wait, Waiting};
 }
 
 /// The examples of the README compile.

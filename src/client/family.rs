@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{LockGuard, Redlock};
+use crate::config::Wait;
 use crate::inspection::Owner;
 use crate::lock_error::LockError;
 use crate::proto::{Lease, Released};
@@ -58,13 +59,13 @@ impl Redlock {
         &self,
         resources: I,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError>
     where
         I: IntoIterator,
         I::Item: AsRef<[u8]>,
     {
-        self.acquire(Resource::all(resources)?, ttl, Some(wait))
+        self.acquire(Resource::all(resources)?, ttl, Some(wait.into()))
     }
 
     /// Tries once to take a read lock, which other readers can hold at the same time. Until its
@@ -112,9 +113,9 @@ impl Redlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(Resource::shared(resource)?, ttl, Some(wait))
+        self.acquire(Resource::shared(resource)?, ttl, Some(wait.into()))
     }
 
     /// Tries once to take the write lock of a resource. It is the same lock as that of
@@ -155,9 +156,9 @@ impl Redlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(Resource::exclusive(resource)?, ttl, Some(wait))
+        self.acquire(Resource::exclusive(resource)?, ttl, Some(wait.into()))
     }
 
     /// A semaphore with this number of permits: at most that many of its guards are valid at a
@@ -242,9 +243,9 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(Resource::with_value(resource, value)?, ttl, Some(wait))
+        self.acquire(Resource::with_value(resource, value)?, ttl, Some(wait.into()))
     }
 
     /// Releases the lock that has this value, for any holder, even another Redlock client. It asks
@@ -337,8 +338,12 @@ impl Semaphore {
     /// # Errors
     /// The same as [`try_acquire`](Semaphore::try_acquire), and
     /// [`TimedOut`](crate::LockErrorKind::TimedOut).
-    pub fn try_acquire_for(&self, ttl: Duration, wait: Duration) -> Result<LockGuard, LockError> {
-        self.redlock.acquire(self.slots.clone(), ttl, Some(wait))
+    pub fn try_acquire_for(
+        &self,
+        ttl: Duration,
+        wait: impl Into<Wait>,
+    ) -> Result<LockGuard, LockError> {
+        self.redlock.acquire(self.slots.clone(), ttl, Some(wait.into()))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
 use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
+use crate::config::Wait;
 use crate::fencing::{Fencing, FencingToken};
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::LockError;
@@ -108,9 +109,9 @@ impl FencedRedlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<Fenced<LockGuard>, LockError> {
-        self.acquire(resource.as_ref(), ttl, Some(wait))
+        self.acquire(resource.as_ref(), ttl, Some(wait.into()))
     }
 
     /// Same as [`Redlock::try_lock_until`], with a fencing token.
@@ -130,7 +131,7 @@ impl FencedRedlock {
         &self,
         resource: &[u8],
         ttl: Duration,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
     ) -> Result<Fenced<LockGuard>, LockError> {
         let (resource, cancel) = (Resource::new(resource)?, self.cancel.as_ref());
         let guard = self.redlock.acquire_with(resource, ttl, wait, Fencing::On, cancel)?;
@@ -149,7 +150,7 @@ impl FencedRedlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
         work: impl FnOnce(&Fenced<KeptLock>) -> Result<T, E>,
     ) -> Result<T, E>
     where

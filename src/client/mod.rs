@@ -34,7 +34,7 @@ pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock, LossWatch};
 pub use reentrant::{Reentrant, ReentrantGuard};
 pub use waiter::Waiter;
 
-use crate::config::{Builder, Config, ConfigError};
+use crate::config::{Builder, Config, ConfigError, Wait};
 use crate::fencing::Fencing;
 use crate::inspection::Inspection;
 use crate::lock_error::LockError;
@@ -228,7 +228,8 @@ impl Redlock {
         self.acquire(Resource::new(resource)?, ttl, None)
     }
 
-    /// Tries for at most `wait` to take a lock for `ttl`. If another client holds it, this one
+    /// Tries for at most `wait` to take a lock for `ttl`: a [`Duration`], or another
+    /// [`Wait`](crate::settings::Wait). If another client holds the lock, this one
     /// waits in a queue on the masters, and a release notifies it; see
     /// [`Waiting`](crate::settings::Waiting). If no queue is available, it retries after random
     /// delays.
@@ -239,7 +240,9 @@ impl Redlock {
     /// [`TimedOut`](crate::LockErrorKind::TimedOut). A wait of zero is no wait, and the same as
     /// [`try_lock`](Redlock::try_lock). The call also continues after rounds that fail
     /// with `Unavailable` or `Expired`. Locks are not reentrant: if the calling thread already
-    /// holds the lock, the call waits until that lock expires or `wait` has passed.
+    /// holds the lock, the call waits until that lock expires or `wait` has passed. With
+    /// [`Wait::for_holder`](crate::settings::Wait::for_holder), the call fails as soon as no quorum
+    /// answers; with [`Wait::forever`](crate::settings::Wait::forever), it has no limit.
     ///
     /// Threads of one client that wait for the same resource get it in the order in which they
     /// called. Only the first of them asks the masters; while one of them holds the lock, none
@@ -255,9 +258,9 @@ impl Redlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(Resource::new(resource)?, ttl, Some(wait))
+        self.acquire(Resource::new(resource)?, ttl, Some(wait.into()))
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
@@ -313,7 +316,7 @@ impl Redlock {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<T, E>
     where
@@ -555,7 +558,7 @@ impl Redlock {
         &self,
         resource: Resource,
         ttl: Duration,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
     ) -> Result<LockGuard, LockError> {
         self.acquire_with(resource, ttl, wait, Fencing::Off, None)
     }
@@ -564,7 +567,7 @@ impl Redlock {
         &self,
         resource: Resource,
         ttl: Duration,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
         fencing: Fencing,
         cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
@@ -579,7 +582,7 @@ impl Redlock {
     fn patience(
         &self,
         resource: &Resource,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
     ) -> Result<(Patience, Limit<Moment>), LockError> {
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
@@ -590,11 +593,9 @@ impl Redlock {
             None => Patience::OneRound,
             Some(wait) => Patience::of_wait(Clock.now(), wait),
         };
-        let limit = match patience {
-            Patience::OneRound => {
-                Limit::After(self.shared.round_limit * rounds_at_once(resource.row()))
-            }
-            Patience::Until(until) => Limit::At(until.after(SLACK)),
+        let limit = match patience.until() {
+            None => Limit::After(self.shared.round_limit * rounds_at_once(resource.row())),
+            Some(until) => Limit::At(until.after(SLACK)),
         };
         Ok((patience, limit))
     }

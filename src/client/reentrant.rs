@@ -7,6 +7,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::{LockGuard, Redlock};
+use crate::config::Wait;
 use crate::lock_error::LockError;
 use crate::proto::Released;
 use crate::resource::Resource;
@@ -94,7 +95,11 @@ impl Reentrant {
     /// # Errors
     /// The same as [`try_lock`](Reentrant::try_lock), and
     /// [`TimedOut`](crate::LockErrorKind::TimedOut).
-    pub fn try_lock_for(&self, ttl: Duration, wait: Duration) -> Result<ReentrantGuard, LockError> {
+    pub fn try_lock_for(
+        &self,
+        ttl: Duration,
+        wait: impl Into<Wait>,
+    ) -> Result<ReentrantGuard, LockError> {
         let again = self.0.with_own(|hold| -> Result<(), LockError> {
             hold.lock.ensure_again(ttl)?;
             hold.guards += 1;
@@ -103,7 +108,8 @@ impl Reentrant {
         match again {
             Some(result) => result?,
             None => {
-                let lock = self.0.redlock.acquire(self.0.resource.clone(), ttl, Some(wait))?;
+                let lock =
+                    self.0.redlock.acquire(self.0.resource.clone(), ttl, Some(wait.into()))?;
                 self.0.holds().insert(thread::current().id(), Hold { lock, guards: 1 });
             }
         }

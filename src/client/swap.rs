@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::leader_follower::Limit;
 use super::loop_work::Order;
 use super::{LockGuard, Redlock};
+use crate::config::Wait;
 use crate::fencing::Fencing;
 use crate::lock_error::{LockError, LockErrorKind};
-use crate::proto::{Patience, ReleaseHow};
+use crate::moment::Moment;
+use crate::proto::ReleaseHow;
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 
@@ -84,9 +86,9 @@ impl Redlock {
         held: LockGuard,
         next: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.swap_within(held, Resource::new(next)?, ttl, Some(wait))
+        self.swap_within(held, Resource::new(next)?, ttl, Some(wait.into()))
     }
 
     fn swap_within(
@@ -94,7 +96,7 @@ impl Redlock {
         held: LockGuard,
         next: Resource,
         ttl: Duration,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
     ) -> Result<LockGuard, LockError> {
         let (patience, limit) = self.patience(&next, wait)?;
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
@@ -107,16 +109,13 @@ impl Redlock {
             }
             // A waiting client is notified of the release before this client asks again (W7, W13).
             Some(lease) => {
-                let until = match patience {
-                    Patience::OneRound => self.round_ends(),
-                    Patience::Until(until) => until.min(self.round_ends()),
-                };
+                let until = patience.until().into_iter().fold(self.round_ends(), Moment::min);
                 // The next lock does not depend on the result.
                 let _ = self
                     .shared
                     .threads
                     .run(Order::Release(lease, ReleaseHow::Until(until)), Limit::At(until));
-                if matches!(patience, Patience::Until(until) if until <= Clock.now()) {
+                if patience.until().is_some_and(|until| until <= Clock.now()) {
                     return Err(LockError::new(LockErrorKind::TimedOut, 0, Vec::new()));
                 }
                 self.shared.threads.run(order, limit)

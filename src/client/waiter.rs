@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
 use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
+use crate::config::Wait;
 use crate::fencing::Fencing;
 use crate::lock_error::LockError;
 use crate::resource::Resource;
@@ -55,10 +56,10 @@ impl Waiter {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<LockGuard, LockError> {
         let (resource, cancel) = (Resource::new(resource)?, Some(&self.cancel));
-        self.redlock.acquire_with(resource, ttl, Some(wait), Fencing::Off, cancel)
+        self.redlock.acquire_with(resource, ttl, Some(wait.into()), Fencing::Off, cancel)
     }
 
     /// Same as [`Redlock::try_lock_until`], until it is cancelled.
@@ -84,7 +85,7 @@ impl Waiter {
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<T, E>
     where

@@ -22,7 +22,7 @@ use crate::resource::{Key, Resource};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
 pub use error::ConfigError;
-pub use options::{Heal, RestartGuard, Retry, Waiting};
+pub use options::{Heal, RestartGuard, Retry, Wait, Waiting};
 pub(crate) use resolver::Resolver;
 #[cfg(feature = "tls-no-provider")]
 pub(crate) use tls::NodeTls;

@@ -73,6 +73,77 @@ pub enum Waiting {
     Retry,
 }
 
+/// How long an acquisition waits for its lock. Each call with `_for` in its name takes one, and a
+/// [`Duration`] is [`Wait::from`] it.
+///
+/// - **From a [`Duration`]**: at most so long, for another holder as well as for a quorum of
+///   masters: after a round that fails with [`Unavailable`](crate::LockErrorKind::Unavailable), the
+///   call tries again.
+/// - [`for_holder`](Wait::for_holder): at most so long, and only for another holder. The first
+///   round without the votes of a quorum ends the call with
+///   [`Unavailable`](crate::LockErrorKind::Unavailable). So requests with a deadline do not pile up
+///   while no lock can be granted.
+/// - [`forever`](Wait::forever): without a limit, as `flock` waits.
+///
+/// No wait is longer than until [`Redlock::close`](crate::Redlock::close), or
+/// [`Waiter::cancel`](crate::Waiter::cancel). A limit of zero is one attempt, as in
+/// [`try_lock`](crate::Redlock::try_lock).
+///
+/// # When `for_holder` notices an outage
+/// The round that ends the call is the first one, or one that follows later:
+///
+/// - Masters that are not connected yet are connected to in the first round, which takes at most
+///   [`connect_timeout`](crate::Builder::connect_timeout) +
+///   [`node_timeout`](crate::Builder::node_timeout). Masters in quarantine have no votes:
+///   [`ready_in`](crate::LockError::ready_in) returns how long to wait.
+/// - A call that waits in the queue sends no attempts. It makes one at its next timer if fewer
+///   masters than a quorum are connected. Its timers are 50 ms to 4.2 s apart, and it wakes at once
+///   if it loses the master on which it queues.
+/// - Calls behind another thread of the client end together with the attempt of the first one.
+///   While a thread of the client holds the lock, no attempt is made: the calls wait until it
+///   releases the lock, or its validity ends.
+///
+/// ```no_run
+/// use muxlock::settings::Wait;
+/// use muxlock::{LockErrorKind, Redlock};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+/// let (ttl, deadline) = (Duration::from_secs(10), Duration::from_millis(250));
+/// match redlock.try_lock_for("invoice:42", ttl, Wait::for_holder(deadline)) {
+///     Ok(lock) => drop(lock),
+///     Err(error) if error.kind() == LockErrorKind::Unavailable => println!("503: {error}"),
+///     Err(error) => println!("409: {error}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    pub(crate) limit: Duration,
+    pub(crate) is_for_holder: bool,
+}
+
+impl Wait {
+    /// At most so long, and only while another holder has the lock.
+    pub const fn for_holder(limit: Duration) -> Wait {
+        Wait { limit, is_for_holder: true }
+    }
+
+    /// Without a limit, for another holder as well as for a quorum of masters.
+    pub const fn forever() -> Wait {
+        Wait { limit: Duration::MAX, is_for_holder: false }
+    }
+}
+
+/// At most so long, for another holder as well as for a quorum of masters.
+impl From<Duration> for Wait {
+    fn from(limit: Duration) -> Wait {
+        Wait { limit, is_for_holder: false }
+    }
+}
+
 /// How the client treats a master that might have forgotten a lock that is still held.
 ///
 /// A master that was restarted without its data would grant such a lock a second time. The guard

@@ -24,7 +24,7 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Registry, Token};
 
-use crate::config::Config;
+use crate::config::{Config, Wait};
 use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::LockError;
@@ -195,7 +195,7 @@ impl Multiplexer {
         &mut self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<OpId, LockError> {
         self.acquire(Resource::new(resource)?, ttl, wait, Fencing::Off)
     }
@@ -227,7 +227,7 @@ impl Multiplexer {
         &mut self,
         resource: Resource,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<OpId, LockError> {
         self.acquire(resource, ttl, wait, Fencing::Off)
     }
@@ -253,7 +253,7 @@ impl Multiplexer {
         &mut self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<OpId, LockError> {
         self.acquire(Resource::new(resource)?, ttl, wait, Fencing::On)
     }
@@ -263,10 +263,11 @@ impl Multiplexer {
         &mut self,
         resource: Resource,
         ttl: Duration,
-        wait: Duration,
+        wait: impl Into<Wait>,
         fencing: Fencing,
     ) -> Result<OpId, LockError> {
         self.check_owner_process()?;
+        let wait = wait.into();
         let now = self.start();
         self.driver.engine_mut().acquire(now, resource, ttl, Patience::of_wait(now, wait), fencing)
     }

@@ -55,10 +55,11 @@ impl Engine {
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, kind, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
-        let may_start = match patience {
-            Patience::OneRound => true,
-            Patience::Until(_) if key.row().asks != AskPolicy::One => true,
-            Patience::Until(give_up_at) => self.join_queue(now, op, &key, give_up_at),
+        let may_start = match patience.until() {
+            Some(give_up_at) if key.row().asks == AskPolicy::One => {
+                self.join_queue(now, op, &key, give_up_at)
+            }
+            _ => true,
         };
         if may_start {
             self.start_attempt(now, op, key);
@@ -69,17 +70,20 @@ impl Engine {
     /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
     /// patience has ended.
     pub(super) fn stop_waiting(&mut self, now: Moment, op: OpIndex) {
-        let Task::Acquire { patience: Patience::Until(give_up_at), .. } = self.operations[op].task
-        else {
+        let id = self.operations.id_of(op);
+        let Some((_, patience, give_up_at)) = self.operations.patience_of(id) else {
             unreachable!("only acquisitions wait, and with patience");
         };
         let last = self.operations.last_of(op).expect("a waiting acquisition remembers its key");
-        let (key, id) = (last.key.clone(), self.operations.id_of(op));
+        let (key, quorum) = (last.key.clone(), self.config.quorum());
         if now >= give_up_at {
             let failure = self.failure_in_queue(op);
             self.stats.count_failure(failure);
             self.operations.conclude(op, Progress::Failed(failure, None));
             self.waits.stop(&key, id);
+        } else if patience == Patience::WhileHeld(give_up_at) && self.nodes.ready() < quorum {
+            // No message may say that the holder is gone: a round finds out.
+            self.start_again(now, op);
         } else {
             self.with_waits(now, |waits, cx| {
                 waits.local.due(cx, &key, WaitingOp { id, give_up_at })
@@ -214,7 +218,7 @@ impl Engine {
             _ => self.rounds.start(now, kind, claim, Some(op)),
         };
         self.operations[op].progress = Progress::Voting(round);
-        if let Patience::Until(give_up_at) = patience {
+        if let Some(give_up_at) = patience.until() {
             self.operations.set_timer(op, give_up_at);
         }
         self.send_to_all(now, round);
@@ -223,9 +227,10 @@ impl Engine {
     /// Others come first, or a row of this lock has ended: the acquisition waits before its first
     /// round. Returns whether it does. If it has waited, the key is what it has waited for.
     fn waits_first(&mut self, now: Moment, op: OpIndex, key: &mut Key) -> bool {
-        let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
-            self.operations[op].task
-        else {
+        let Task::Acquire { patience, attempts: 0, .. } = self.operations[op].task else {
+            return false;
+        };
+        let Some(give_up_at) = patience.until() else {
             return false;
         };
         let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
@@ -268,7 +273,7 @@ impl Engine {
             false => Some(report),
         };
         if let Task::Acquire { last, patience, attempts, .. } = &mut self.operations[op].task {
-            if let Patience::Until(give_up_at) = *patience {
+            if let Some(give_up_at) = patience.until() {
                 self.waits.pause(&next, WaitingOp { id, give_up_at }, *attempts);
             }
             *last = Some(Box::new(Last { key: next, report: kept }));
@@ -291,7 +296,7 @@ impl Engine {
         failure: Failure,
     ) -> bool {
         let id = self.operations.id_of(op);
-        let Some((_, give_up_at)) = self.operations.patience_of(id) else {
+        let Some((_, _, give_up_at)) = self.operations.patience_of(id) else {
             return false;
         };
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
@@ -302,6 +307,18 @@ impl Engine {
         if failure != Failure::Contended {
             if self.waits.local.has_any() {
                 self.with_waits(now, |waits, cx| waits.local.no_quorum(cx, &key));
+            }
+            if failure == Failure::Unavailable && now < give_up_at {
+                // Those that wait behind it for a holder only know no more than it does.
+                let others = self.waits.local.queues.others_mut(&key);
+                let ended = others.filter(|other| self.operations.end_wait(now, other.id));
+                if ended.map(|other| other.give_up_at = now).count() > 0 {
+                    let report = self.report_in(op, round, failure);
+                    self.waits.local.queues.note_report(&key, report);
+                }
+                if self.operations.end_wait(now, id) {
+                    return false;
+                }
             }
         } else if now < give_up_at && key.is_plain() {
             let (who, refused) = (WaitingOp { id, give_up_at }, self.rounds.refused_by(round));

@@ -143,7 +143,7 @@ pub enum Command<'a> {
     /// For locks with their own scripts, such as several resources or a read lock.
     OfKind(KindCommand<'a>),
     /// For waiting in a queue on the masters.
-    Wait(Wait<'a>),
+    Wait(WaitMessage<'a>),
 }
 
 /// One step in the life of a lock that is not one plain key.
@@ -177,7 +177,7 @@ impl<'a> Command<'a> {
     /// Whether the server's replies are in RESP3 from this command's on, if it takes it.
     #[inline]
     pub(crate) fn changes_to_resp3(&self) -> bool {
-        matches!(self, Command::Wait(Wait::Hello))
+        matches!(self, Command::Wait(WaitMessage::Hello))
     }
 
     /// The same command with a trial before it, if it is one that has a trial.
@@ -237,7 +237,7 @@ pub enum KindStep {
 
 /// A command that lets a client wait for a lock without polling.
 #[derive(Debug, Clone, Copy)]
-pub enum Wait<'a> {
+pub enum WaitMessage<'a> {
     /// `HELLO 3`: from its answer on, the server may send pushes on this connection.
     Hello,
     /// `CLIENT TRACKING ON OPTIN`.

@@ -70,7 +70,7 @@ pub(crate) use command::ReleaseWith;
 pub use command::{
     Command, Counter, Credentials, Expiry, FlushMarker, Foreign, Grant, History, KindCommand,
     KindStep, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
-    Sighting, Step, Trial, TrialFirst, Wait, Wakeup,
+    Sighting, Step, Trial, TrialFirst, WaitMessage, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt};
 pub use event::NodeEvent;
@@ -499,7 +499,7 @@ impl Engine {
             Task::Acquire { patience, .. } => {
                 let done = self.finish_acquire(now, op);
                 if let Some(Done::Acquired(result)) = &done {
-                    if let Patience::Until(_) = patience {
+                    if patience.until().is_some() {
                         let got = result.as_ref().ok();
                         self.step_out(
                             now,
@@ -739,7 +739,7 @@ impl Engine {
     /// How many engines are ahead in the queue for this acquisition's lock, as last reported by the
     /// queue node; `None` if it does not wait in a queue.
     pub fn queue_position(&self, id: OpId) -> Option<u32> {
-        let (op, _) = self.operations.patience_of(id)?;
+        let (op, ..) = self.operations.patience_of(id)?;
         self.waits.local.position_of(self.key_of(op)?)
     }
 

@@ -391,27 +391,40 @@ impl Operations {
 
     /// Whether it is an acquisition with patience.
     pub(super) fn is_patient(&self, op: OpIndex) -> bool {
-        matches!(self.open[op.0].task, Task::Acquire { patience: Patience::Until(_), .. })
+        let task = &self.open[op.0].task;
+        matches!(task, Task::Acquire { patience, .. } if patience.until().is_some())
     }
 
     /// How many rounds an acquisition has had, and whether its patience lasts.
     pub(super) fn tries_of(&self, op: OpIndex, now: Moment) -> Option<(u32, bool)> {
         match self.open[op.0].task {
-            Task::Acquire { attempts, patience: Patience::OneRound, .. } => Some((attempts, true)),
-            Task::Acquire { attempts, patience: Patience::Until(give_up_at), .. } => {
-                Some((attempts, now < give_up_at))
+            Task::Acquire { attempts, patience, .. } => {
+                Some((attempts, patience.until().is_none_or(|give_up_at| now < give_up_at)))
             }
             _ => None,
         }
     }
 
     /// An acquisition that is in flight and has patience, and how much.
-    pub(super) fn patience_of(&self, id: OpId) -> Option<(OpIndex, Moment)> {
+    pub(super) fn patience_of(&self, id: OpId) -> Option<(OpIndex, Patience, Moment)> {
         let op = self.lookup(id)?;
         match self.open[op.0].task {
-            Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
+            Task::Acquire { patience, .. } => Some((op, patience, patience.until()?)),
             _ => None,
         }
+    }
+
+    /// No quorum answers: an acquisition that waits for a holder only waits no longer. Returns
+    /// whether it is one.
+    pub(super) fn end_wait(&mut self, now: Moment, id: OpId) -> bool {
+        let Some((op, Patience::WhileHeld(_), _)) = self.patience_of(id) else {
+            return false;
+        };
+        if let Task::Acquire { patience, .. } = &mut self.open[op.0].task {
+            *patience = Patience::WhileHeld(now);
+        }
+        self.hasten(op, now);
+        true
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::Wait;
 use crate::moment::Moment;
 
 /// How long an acquisition keeps trying.
@@ -11,14 +12,26 @@ pub enum Patience {
     OneRound,
     /// Rounds with random delays between them, until this moment.
     Until(Moment),
+    /// The same, but a round without the votes of a quorum is the last one.
+    WhileHeld(Moment),
 }
 
 impl Patience {
     /// For a caller that waits so long. No wait is one round.
-    pub(crate) fn of_wait(now: Moment, wait: Duration) -> Patience {
-        match wait {
-            Duration::ZERO => Patience::OneRound,
-            _ => Patience::Until(now.after(wait)),
+    pub(crate) fn of_wait(now: Moment, wait: Wait) -> Patience {
+        match (wait.limit, wait.is_for_holder) {
+            (Duration::ZERO, _) => Patience::OneRound,
+            (limit, false) => Patience::Until(now.after(limit)),
+            (limit, true) => Patience::WhileHeld(now.after(limit)),
+        }
+    }
+
+    /// When its last round must have ended; `None` if it makes one round only.
+    #[inline]
+    pub fn until(self) -> Option<Moment> {
+        match self {
+            Patience::OneRound => None,
+            Patience::Until(until) | Patience::WhileHeld(until) => Some(until),
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::scripts::{HAND_ON, QUEUE_UP, STEP_OUT};
 use super::words::{append, append_word, decimal, eval_head};
-use crate::proto::{Notify, Push, Step, Wait, Wakeup};
+use crate::proto::{Notify, Push, Step, WaitMessage, Wakeup};
 
 static QUEUE_RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
 const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
@@ -38,21 +38,23 @@ pub fn message<'a>(channel: &'a [u8], message: &'a [u8]) -> Push<'a> {
     }
 }
 
-pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
+pub(super) fn encode(wait: WaitMessage<'_>, out: &mut BytesMut) {
     match wait {
-        Wait::Hello => append(out, &[b"HELLO", b"3"]),
-        Wait::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN"]),
-        Wait::Subscribe { channel } => append(out, &[b"SUBSCRIBE", channel.as_bytes()]),
-        Wait::Publish { channel } => append(out, &[b"EVAL", PUBLISH, b"0", channel.as_bytes()]),
-        Wait::Cache => append(out, &[b"CLIENT", b"CACHING", b"YES"]),
-        Wait::TimeToLive { key } => append(out, &[b"PTTL", key]),
-        Wait::QueueUp { key, channel } => {
+        WaitMessage::Hello => append(out, &[b"HELLO", b"3"]),
+        WaitMessage::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN"]),
+        WaitMessage::Subscribe { channel } => append(out, &[b"SUBSCRIBE", channel.as_bytes()]),
+        WaitMessage::Publish { channel } => {
+            append(out, &[b"EVAL", PUBLISH, b"0", channel.as_bytes()])
+        }
+        WaitMessage::Cache => append(out, &[b"CLIENT", b"CACHING", b"YES"]),
+        WaitMessage::TimeToLive { key } => append(out, &[b"PTTL", key]),
+        WaitMessage::QueueUp { key, channel } => {
             let (script, queue) = (QUEUE_UP.as_bytes(), queue_of(key));
             let words =
                 [b"EVAL", script, b"2", key, &queue, channel.as_bytes(), LEASE_MS, LENGTH_MAX];
             append(out, &words);
         }
-        Wait::ReleaseAtQueue { key, channel, token, notify } => {
+        WaitMessage::ReleaseAtQueue { key, channel, token, notify } => {
             let notify: &[u8] = match notify {
                 Notify::Next => b"1",
                 Notify::CountOnly => b"0",
@@ -67,7 +69,7 @@ pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
             }
             out.put_slice(b"\r\n");
         }
-        Wait::StepOut { key, channel, to } => {
+        WaitMessage::StepOut { key, channel, to } => {
             let front: &[u8] = match to {
                 Step::Out => b"0",
                 Step::ToFront => b"1",
@@ -101,7 +103,7 @@ mod tests {
     use crate::resp::encode;
     use crate::token::LockToken;
 
-    fn words_of(command: Wait<'_>) -> Vec<String> {
+    fn words_of(command: WaitMessage<'_>) -> Vec<String> {
         let mut out = BytesMut::new();
         encode(&Command::Wait(command), &mut out);
         let text = String::from_utf8(out.to_vec()).unwrap();
@@ -135,25 +137,25 @@ mod tests {
             let release_at_queue = |notify, word: &str| {
                 let words = [about(HAND_ON), vec![text.clone(), word.to_owned()]].concat();
                 assert_eq!(
-                    words_of(Wait::ReleaseAtQueue { key: bytes, channel, token, notify }),
+                    words_of(WaitMessage::ReleaseAtQueue { key: bytes, channel, token, notify }),
                     words
                 );
             };
             release_at_queue(Notify::Next, "1");
             release_at_queue(Notify::CountOnly, "0");
             let words = [about(QUEUE_UP), vec!["20000".into(), "1023".into()]].concat();
-            assert_eq!(words_of(Wait::QueueUp { key: bytes, channel }), words);
+            assert_eq!(words_of(WaitMessage::QueueUp { key: bytes, channel }), words);
             for (to, word) in [(Step::Out, "0"), (Step::ToFront, "1")] {
                 let words = [about(STEP_OUT), vec![word.to_owned(), "20000".into()]].concat();
-                assert_eq!(words_of(Wait::StepOut { key: bytes, channel, to }), words);
+                assert_eq!(words_of(WaitMessage::StepOut { key: bytes, channel, to }), words);
             }
-            assert_eq!(words_of(Wait::TimeToLive { key: bytes }), ["PTTL", key]);
+            assert_eq!(words_of(WaitMessage::TimeToLive { key: bytes }), ["PTTL", key]);
         }
         let trial = str::from_utf8(PUBLISH).unwrap();
-        assert_eq!(words_of(Wait::Publish { channel }), ["EVAL", trial, "0", name]);
-        assert_eq!(words_of(Wait::Subscribe { channel }), ["SUBSCRIBE", name]);
-        assert_eq!(words_of(Wait::Hello), ["HELLO", "3"]);
-        assert_eq!(words_of(Wait::Track), ["CLIENT", "TRACKING", "ON", "OPTIN"]);
-        assert_eq!(words_of(Wait::Cache), ["CLIENT", "CACHING", "YES"]);
+        assert_eq!(words_of(WaitMessage::Publish { channel }), ["EVAL", trial, "0", name]);
+        assert_eq!(words_of(WaitMessage::Subscribe { channel }), ["SUBSCRIBE", name]);
+        assert_eq!(words_of(WaitMessage::Hello), ["HELLO", "3"]);
+        assert_eq!(words_of(WaitMessage::Track), ["CLIENT", "TRACKING", "ON", "OPTIN"]);
+        assert_eq!(words_of(WaitMessage::Cache), ["CLIENT", "CACHING", "YES"]);
     }
 }

@@ -66,6 +66,32 @@ fn forms() -> [(Resource, &'static str, &'static str); 5] {
     ]
 }
 
+/// A holder is waited for, and masters that do not answer are not, whatever the kind.
+#[test]
+fn round_without_a_quorum_ends_a_wait_for_a_holder_of_any_kind() {
+    for (form, take, _) in forms() {
+        let mut scenario = Scenario::ready(3);
+        let until = scenario.now.after(60 * SECOND);
+        scenario.acquire_of(form, TTL, Patience::WhileHeld(until));
+        scenario.drain();
+        assert!(scenario.take_said()[0].starts_with(take));
+        let refusal = if take.contains(" at ") { free(&[]) } else { NO };
+        scenario.replies(ALL, refusal);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        scenario.nothing_done();
+        for node in [1, 2] {
+            scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
+        }
+        scenario.pass(SECOND);
+        scenario.drain();
+        for node in [1, 2] {
+            lost(&mut scenario, node);
+        }
+        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Unavailable, "{take}");
+    }
+}
+
 /// The same, as what is held, with what extends it, and what heals it.
 fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 5] {
     [
@@ -1684,7 +1710,7 @@ fn no_other_slot_is_asked_for_where_no_quorum_answers() {
         assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
         match patience {
             Patience::OneRound => assert!(scenario.acquired().unwrap_err().is_unavailable()),
-            Patience::Until(_) => scenario.nothing_done(),
+            _ => scenario.nothing_done(),
         }
     }
 }
@@ -2540,7 +2566,7 @@ fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
                 let error = scenario.acquired().unwrap_err();
                 assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Expired, 1));
             }
-            Patience::Until(_) => scenario.nothing_done(),
+            _ => scenario.nothing_done(),
         }
         assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     }

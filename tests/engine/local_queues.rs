@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Cancelled, Done, Engine, Fencing, Lease, OpId, Patience, ReleaseHow, Reply};
+use muxlock::proto::{
+    Cancelled, Done, Engine, Fencing, Lease, NodeEvent, OpId, Patience, ReleaseHow, Reply,
+};
 use muxlock::{
     LockErrorKind,
     LockErrorKind::{Contended, TimedOut},
@@ -184,6 +186,86 @@ fn who_never_asked_fails_for_the_reason_of_who_did() {
     let error = lost(&mut scenario, second);
     assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Unavailable, 3));
     assert!(!scenario.engine.operations().is_done(first));
+}
+
+/// Waits as long as another holder has the lock.
+fn wait_for_holder(scenario: &mut Scenario, patience: Duration) -> OpId {
+    let until = scenario.now.after(patience);
+    scenario.acquire(TTL, Patience::WhileHeld(until))
+}
+
+/// One round without a quorum ends all of them that wait for a holder only, and no others, whoever
+/// asked, with what the nodes said in that round.
+#[test]
+fn round_without_a_quorum_ends_the_waits_for_a_holder() {
+    for first_waits_on in [false, true] {
+        let mut scenario = Scenario::ready(3);
+        let start = if first_waits_on { wait } else { wait_for_holder };
+        let first = start(&mut scenario, SECOND);
+        let second = wait_for_holder(&mut scenario, SECOND);
+        let patient = wait(&mut scenario, SECOND);
+        let fourth = wait_for_holder(&mut scenario, 60 * SECOND);
+        assert_eq!(scenario.drain(), [set(1)]);
+        // Another holder ends none of them.
+        scenario.replies(ALL, Reply::Nil);
+        scenario.drain();
+        scenario.replies(ALL, Reply::Integer(0));
+        scenario.pass(4 * MS);
+        assert_eq!(scenario.drain(), [set(2)]);
+        scenario.nothing_done();
+        scenario.pass(NODE_TIMEOUT / 2);
+        scenario.nothing_done();
+        scenario.pass(NODE_TIMEOUT / 2);
+        scenario.pass(Duration::ZERO);
+        let mut ended = Vec::new();
+        while let Some((op, done)) = scenario.engine.poll_done(scenario.now) {
+            let Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Unavailable, 3));
+            assert!(error.nodes().iter().all(|it| it.outcome != NodeOutcome::Held), "{error}");
+            ended.push(op);
+        }
+        let expected = &[first, second, fourth][usize::from(first_waits_on)..];
+        assert!(ended.len() == expected.len() && expected.iter().all(|op| ended.contains(op)));
+        assert!(!scenario.engine.operations().is_done(patient));
+        assert_eq!(scenario.engine.stats().unavailable, ended.len() as u64);
+        // The one that waits on asks, and nobody in place of those that have ended.
+        let asks = |acted: &Acted| matches!(acted, Acted::Set(..));
+        let mut sets = 0;
+        for _ in 0..10 {
+            sets += scenario.drain().iter().filter(|acted| asks(acted)).count();
+            scenario.pass(NODE_TIMEOUT);
+            scenario.nothing_done();
+        }
+        assert!(sets > 0, "the patient one goes on");
+        scenario.pass(SECOND);
+        assert!(scenario.engine.operations().is_done(patient));
+        assert_eq!(scenario.engine.operations().done().count(), 1 + usize::from(first_waits_on));
+    }
+}
+
+/// What is held by this client is waited for without a question to any node.
+#[test]
+fn wait_for_a_holder_in_the_same_client_ends_with_the_round_after_it() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let lease = won(&mut scenario, first);
+    let second = wait_for_holder(&mut scenario, 60 * SECOND);
+    let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    for node in ALL {
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(reset));
+    }
+    scenario.pass(Duration::ZERO);
+    scenario.nothing_done();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    for node in ALL {
+        let refused = NodeEvent::Disconnected(NodeOutcome::NotConnected);
+        scenario.engine.handle_node(scenario.now, node, refused);
+    }
+    scenario.pass(Duration::ZERO);
+    assert_eq!(lost(&mut scenario, second).kind(), LockErrorKind::Unavailable);
 }
 
 /// Nobody holds it: also those who stood behind one that was just told, or is just asking.

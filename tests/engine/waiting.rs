@@ -1514,6 +1514,113 @@ fn w3_queue_node_that_is_gone_or_slow_is_left_for_the_next() {
     }
 }
 
+/// As [`patient`], but it waits for a holder only.
+fn patient_of_holders(s: &mut Scenario) -> OpId {
+    let until = s.now.after(PATIENCE);
+    s.acquire(TTL, Patience::WhileHeld(until))
+}
+
+/// Its first round ends like that of `try_lock`: with nodes that connect, that are in quarantine,
+/// or that do not answer.
+#[test]
+fn first_round_without_a_quorum_ends_a_wait_for_a_holder() {
+    let unavailable = |s: &mut Scenario| {
+        let error = s.acquired().unwrap_err();
+        assert_eq!(error.kind(), LockErrorKind::Unavailable);
+        error
+    };
+    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
+    patient_of_holders(&mut s);
+    s.drain();
+    s.nothing_done();
+    for node in 0..2 {
+        let refused = NodeOutcome::NotConnected;
+        s.engine.handle_node(s.now, node, NodeEvent::Disconnected(refused));
+    }
+    unavailable(&mut s);
+
+    let mut s = queueing();
+    patient_of_holders(&mut s);
+    assert!(sets(&s.drain()));
+    s.reply(0, Reply::Ok);
+    s.pass(NODE_TIMEOUT);
+    unavailable(&mut s);
+    assert!(matches!(&s.drain()[..], [Acted::Release(..)]), "it keeps nothing");
+    s.replies(0..NODES, Reply::Nil);
+
+    let mut s = Scenario::guarded(NODES);
+    (0..NODES).for_each(|node| s.restart(node, Duration::from_secs(1)));
+    let mut s = s.all_ready();
+    patient_of_holders(&mut s);
+    s.drain_looked();
+    s.replies(0..NODES, Reply::Ok);
+    assert!(unavailable(&mut s).ready_in().is_some(), "and says when it is worth to ask again");
+}
+
+/// R2: the quorum was there, only too late.
+#[test]
+fn late_quorum_does_not_end_a_wait_for_a_holder() {
+    let mut s = queueing();
+    let op = patient_of_holders(&mut s);
+    assert!(sets(&s.drain()));
+    s.replies(0..NODES, Reply::Ok);
+    s.now = s.now.after(TTL);
+    assert!(s.done().is_none());
+    assert!(!s.engine.operations().is_done(op));
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    s.pass(Duration::from_secs(1));
+    assert!(sets(&s.drain()));
+    drop(granted(&mut s));
+}
+
+/// Whoever waits for a holder in the queue asks at its next timer once no quorum is connected, and
+/// others sleep on: the queue node is there, and says that the lock is held.
+#[test]
+fn wait_for_a_holder_in_the_queue_ends_when_the_masters_do() {
+    for (place, waits_for_holder) in [(0, true), (7, true), (0, false), (7, false)] {
+        let mut s = queueing();
+        let start = if waits_for_holder { patient_of_holders } else { patient };
+        start(&mut s);
+        s.drain();
+        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+            panic!("no queue node")
+        };
+        s.allow_waits(queue_node);
+        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+        s.reply(queue_node, position(place, HELD));
+        s.drain();
+        let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
+        s.engine.handle_node(s.now, others[0], NodeEvent::Disconnected(RESET));
+        s.pass(Duration::ZERO);
+        s.nothing_done();
+        s.engine.handle_node(s.now, others[1], NodeEvent::Disconnected(RESET));
+        // The first slow look comes after 65 ms at the latest.
+        let mut asked = Vec::new();
+        for _ in 0..66 {
+            s.pass(Duration::from_millis(1));
+            let acted = s.drain();
+            for lost in acted.iter().filter(|acted| matches!(acted, Acted::Connect(_))) {
+                let Acted::Connect(node) = lost else { unreachable!() };
+                let refused = NodeEvent::Disconnected(NodeOutcome::NotConnected);
+                s.engine.handle_node(s.now, *node, refused);
+            }
+            asked.extend(acted);
+            if s.engine.operations().has_done() {
+                break;
+            }
+        }
+        assert!(!asked.iter().any(|acted| matches!(acted, Acted::Set(..))), "none could succeed");
+        match waits_for_holder {
+            true => {
+                let error = s.acquired().unwrap_err();
+                assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+            }
+            false => s.nothing_done(),
+        }
+    }
+}
+
 /// An engine that stands at the next queue node, because the one before it was slow. Returns both.
 fn moved(s: &mut Scenario) -> (usize, usize) {
     let slow = standing(s, 5, HELD);

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use muxlock::LockErrorKind;
 use muxlock::node::{NodeOutcome, NodeState, Phase};
+use muxlock::settings::Wait;
 
 use crate::scene::{
     KEY, LONG, all_vote, calls, clean_again, hasty, node_soon, pttl, refused, start, start_one,
@@ -211,4 +213,61 @@ fn frozen_minority_thawed_holder_releases_everywhere_within_a_second() {
     assert_eq!((released.confirmed, released.absent, released.unknown), (2, 0, 1));
     thaw(&masters[0]);
     clean_again("SIGSTOP of a minority", &masters, 1, || {});
+}
+
+/// A pool of threads with a deadline fails with the masters, and not at its deadline. The control:
+/// a duration waits for masters as well.
+#[test]
+fn frozen_majority_fails_waits_for_a_holder_at_once() {
+    const THREADS: usize = 16;
+    /// No request waits for so long; a loaded machine gets a good part of it.
+    const DEADLINE: Duration = Duration::from_secs(60);
+    const CONTROL: Duration = Duration::from_secs(2);
+    let masters = start(3);
+    let redlock = all_vote(&hasty(masters.urls()));
+    masters.iter().take(2).for_each(freeze);
+    let (took, kinds) = timed(|| {
+        let wait = || redlock.try_lock_for(KEY, LONG, Wait::for_holder(DEADLINE)).unwrap_err();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap().kind()).collect::<Vec<_>>()
+        })
+    });
+    println!("{THREADS} waits for a holder without a quorum: {took:?}");
+    assert_eq!(kinds, [LockErrorKind::Unavailable; THREADS]);
+    assert!(took < DEADLINE / 4, "{took:?}");
+    let (took, result) = timed(|| redlock.try_lock_for(KEY, LONG, CONTROL));
+    println!("control: a wait of {CONTROL:?} took {took:?}");
+    // It does not wait for a round for which its time does not last.
+    assert!(result.is_err() && took >= CONTROL / 2, "{took:?}");
+    masters.iter().take(2).for_each(thaw);
+    works(&redlock);
+}
+
+/// A waiter that sleeps in the queue learns of it at one of its timers.
+#[test]
+fn majority_that_dies_during_a_wait_ends_waits_for_a_holder() {
+    const WAIT: Duration = Duration::from_secs(60);
+    let mut masters = start(3);
+    let [holder, waiting, control] = [(); 3].map(|()| all_vote(&hasty(masters.urls())));
+    let lock = holder.try_lock(KEY, LONG).unwrap();
+    let waiter = control.waiter();
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| waiter.try_lock_for(KEY, LONG, WAIT));
+        let others = [(); 3].map(|()| {
+            scope.spawn(|| timed(|| waiting.try_lock_for(KEY, LONG, Wait::for_holder(WAIT))))
+        });
+        soon("both clients queue", || waiting.stats().queued + control.stats().queued == 2);
+        masters.iter_mut().take(2).for_each(|master| master.kill().unwrap());
+        let (killed, ends) = timed(|| others.map(|other| other.join().unwrap()));
+        println!("waits for a holder ended {killed:?} after the masters");
+        for (took, result) in ends {
+            assert_eq!(result.unwrap_err().kind(), LockErrorKind::Unavailable);
+            assert!(took < WAIT / 2, "{took:?}");
+        }
+        assert!(!patient.is_finished(), "control: a duration waits on");
+        waiter.cancel();
+        assert_eq!(patient.join().unwrap().unwrap_err().kind(), LockErrorKind::Cancelled);
+    });
+    drop(lock);
 }

@@ -5,7 +5,7 @@
 //! time for now.
 
 use crate::channel::Channel;
-use crate::proto::command::{Command, Reply, ServerError, Wait};
+use crate::proto::command::{Command, Reply, ServerError, WaitMessage};
 use crate::proto::nodes::passes;
 use crate::proto::request::Ability;
 use crate::proto::status::{QueueObstacle, QueueSupport};
@@ -38,10 +38,10 @@ impl Ability {
 
     pub(super) fn command(self, channel: &Channel) -> Command<'_> {
         Command::Wait(match self {
-            Ability::Hello => Wait::Hello,
-            Ability::Track => Wait::Track,
-            Ability::Subscribe => Wait::Subscribe { channel },
-            Ability::Publish => Wait::Publish { channel },
+            Ability::Hello => WaitMessage::Hello,
+            Ability::Track => WaitMessage::Track,
+            Ability::Subscribe => WaitMessage::Subscribe { channel },
+            Ability::Publish => WaitMessage::Publish { channel },
         })
     }
 

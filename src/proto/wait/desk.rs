@@ -11,7 +11,7 @@ use super::{Cx, ReleasePlan, WaitOrder, WaitStats};
 use crate::channel::Channel;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
-use crate::proto::command::{Command, Notify, Wait};
+use crate::proto::command::{Command, Notify, WaitMessage};
 use crate::proto::kind::Claim;
 use crate::proto::nodes::Nodes;
 use crate::proto::notices::Notice;
@@ -92,7 +92,7 @@ impl Desk {
     pub(crate) fn release_command<'a>(&'a self, claim: &'a Claim, notify: Notify) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a queue node is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
-        Command::Wait(Wait::ReleaseAtQueue { key, channel, token, notify })
+        Command::Wait(WaitMessage::ReleaseAtQueue { key, channel, token, notify })
     }
 
     /// Draws the engine's channel if it has none. Returns whether it has one.

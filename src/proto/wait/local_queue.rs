@@ -173,6 +173,11 @@ impl Queues {
         }
     }
 
+    /// Those that wait behind the first.
+    pub(crate) fn others_mut(&mut self, key: &Key) -> impl Iterator<Item = &mut WaitingOp> {
+        self.by_key.get_mut(key).into_iter().flat_map(|queue| &mut queue.others)
+    }
+
     /// Reports of this queue's last complete round.
     pub(crate) fn report_of(&self, key: &Key) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()

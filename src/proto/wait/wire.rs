@@ -9,7 +9,7 @@ use super::{AfterRelease, Cx, ReleasePlan, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::proto::Action;
-use crate::proto::command::{Command, Notify, Push, Reply, ServerError, Step, Wait, Wakeup};
+use crate::proto::command::{Command, Notify, Push, Reply, ServerError, Step, WaitMessage, Wakeup};
 use crate::proto::nodes::{Nodes, is_forbidden};
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
@@ -112,15 +112,17 @@ impl WaitQueues {
         let command = match command {
             WaitCommand::Able(ability) => ability.command(channel),
             WaitCommand::QueueUp(entry) => {
-                Command::Wait(Wait::QueueUp { key: key_of(entry), channel })
+                Command::Wait(WaitMessage::QueueUp { key: key_of(entry), channel })
             }
-            WaitCommand::Watch { .. } => Command::Wait(Wait::Cache),
+            WaitCommand::Watch { .. } => Command::Wait(WaitMessage::Cache),
             WaitCommand::TimeToLive { entry, .. } => {
-                Command::Wait(Wait::TimeToLive { key: key_of(entry) })
+                Command::Wait(WaitMessage::TimeToLive { key: key_of(entry) })
             }
-            WaitCommand::StepOut(_, to) => {
-                Command::Wait(Wait::StepOut { key: self.local.entries.handed_out(), channel, to })
-            }
+            WaitCommand::StepOut(_, to) => Command::Wait(WaitMessage::StepOut {
+                key: self.local.entries.handed_out(),
+                channel,
+                to,
+            }),
         };
         Action::Send { nodes, command }
     }

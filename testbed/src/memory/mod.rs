@@ -13,7 +13,8 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::ReleaseWith;
 use muxlock::proto::{
-    Command, Entropy, KindStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial, Wait,
+    Command, Entropy, KindStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial,
+    WaitMessage,
 };
 use muxlock::{LockToken, Moment};
 
@@ -63,18 +64,20 @@ pub enum Waits {
     StepOut(Step),
 }
 
-impl From<&Wait<'_>> for Waits {
-    fn from(wait: &Wait<'_>) -> Waits {
+impl From<&WaitMessage<'_>> for Waits {
+    fn from(wait: &WaitMessage<'_>) -> Waits {
         match wait {
-            Wait::Hello => Waits::Hello,
-            Wait::Track => Waits::Track,
-            Wait::Subscribe { .. } => Waits::Subscribe,
-            Wait::Publish { .. } => Waits::Publish,
-            Wait::Cache => Waits::Cache,
-            Wait::TimeToLive { .. } => Waits::TimeToLive,
-            Wait::QueueUp { .. } => Waits::QueueUp,
-            Wait::ReleaseAtQueue { token, notify, .. } => Waits::ReleaseAtQueue(**token, *notify),
-            Wait::StepOut { to, .. } => Waits::StepOut(*to),
+            WaitMessage::Hello => Waits::Hello,
+            WaitMessage::Track => Waits::Track,
+            WaitMessage::Subscribe { .. } => Waits::Subscribe,
+            WaitMessage::Publish { .. } => Waits::Publish,
+            WaitMessage::Cache => Waits::Cache,
+            WaitMessage::TimeToLive { .. } => Waits::TimeToLive,
+            WaitMessage::QueueUp { .. } => Waits::QueueUp,
+            WaitMessage::ReleaseAtQueue { token, notify, .. } => {
+                Waits::ReleaseAtQueue(**token, *notify)
+            }
+            WaitMessage::StepOut { to, .. } => Waits::StepOut(*to),
         }
     }
 }

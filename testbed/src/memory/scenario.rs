@@ -8,7 +8,7 @@ use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
     Action, Command, Done, Engine, Fencing, Grant, KindCommand, KindStep, Lease, NodeEvent, Notify,
-    OpId, Patience, Push, Reply, ServerError, ServerInfo, Sighting, Trial, Wait,
+    OpId, Patience, Push, Reply, ServerError, ServerInfo, Sighting, Trial, WaitMessage,
 };
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
@@ -391,7 +391,7 @@ impl Scenario {
                     self.sight(nodes[0]);
                     return self.take_action();
                 }
-                if let Command::Wait(Wait::Subscribe { channel }) = &command {
+                if let Command::Wait(WaitMessage::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
                 }
                 if let Some(trial) = trial_before(&command) {

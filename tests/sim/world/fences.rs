@@ -343,7 +343,7 @@ impl World {
     /// Whether the order of all numbers is promised, and not only of those that are far apart.
     fn is_order_promised(&self) -> bool {
         match self.plan.class {
-            Class::Durable => true,
+            Class::Durable | Class::ForHolders => true,
             Class::Guarded => {
                 let is_waited_out = self.fences.doubt() < self.plan.max_ttl / 100 * 97;
                 self.plan.is_guarded() && self.mutex_promised && is_waited_out

@@ -211,7 +211,7 @@ impl World {
         let engine = &mut self.clients[taker].engine;
         if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
             let limit = self.clients[taker].told + self.plan.round_max();
-            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from: None };
+            let kind = Kind::one_round(None);
             self.start(taker, id, kind, limit);
             self.wake_client(taker, self.now);
         }

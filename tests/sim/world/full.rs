@@ -188,7 +188,7 @@ impl World {
         let engine = &mut self.clients[client].engine;
         if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
             let limit = self.clients[client].told + self.plan.round_max();
-            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from: None };
+            let kind = Kind::one_round(None);
             self.start(client, id, kind, limit);
         }
         self.queue.push(self.now + 2 * self.way(), Event::Full(client, true));

@@ -296,8 +296,9 @@ impl World {
             .engine
             .acquire(now, resource, wanted, patience, Fencing::Off)
             .ok()?;
-        let patience = Some(until);
-        let kind = Kind::Acquire { resource: usize::MAX, patience, is_fenced: false, from: None };
+        let (resource, patience, from) = (usize::MAX, Some(until), None);
+        let (is_fenced, is_for_holder) = (false, false);
+        let kind = Kind::Acquire { resource, patience, is_for_holder, is_fenced, from };
         self.start(client, id, kind, until);
         Some(id)
     }

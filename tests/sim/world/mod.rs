@@ -225,7 +225,7 @@ impl World {
         let shut = links.clone();
         let heard_at = vec![vec![None; plan.nodes]; plan.clients];
         let mutex_promised = match plan.class {
-            Class::Durable => true,
+            Class::Durable | Class::ForHolders => true,
             Class::Guarded | Class::Stepped | Class::Promoted => plan.is_guarded(),
             Class::Unguarded => false,
         };

@@ -319,7 +319,7 @@ impl World {
         let engine = &mut self.clients[client].engine;
         if let Ok(id) = engine.acquire(now, resource, ttl, Patience::OneRound, Fencing::Off) {
             let from = Some(named);
-            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from };
+            let kind = Kind::one_round(from);
             self.start(client, id, kind, limit);
         }
     }

@@ -46,6 +46,9 @@ pub enum Class {
     /// Masters are promoted, or started from a file of one that had a replica, while clients come
     /// and go: mutual exclusion holds, and later clients do not wait again.
     Promoted,
+    /// As [`Durable`](Class::Durable), and applications wait for holders only. No seed draws it, so
+    /// that seeds stay the runs that they were.
+    ForHolders,
 }
 
 impl Class {
@@ -84,6 +87,8 @@ pub struct Plan {
     pub nodes: usize,
     pub clients: usize,
     pub resources: usize,
+    /// Whether applications wait for holders only.
+    pub is_for_holders: bool,
     pub max_ttl: u64,
     pub node_timeout: u64,
     pub connect_timeout: u64,
@@ -145,6 +150,8 @@ impl Plan {
     /// Draws a plan; of this class, if one is given.
     pub fn draw(choices: &mut Choices, class: Option<Class>) -> Plan {
         let class = class.unwrap_or_else(|| choices.pick(&Class::ALL));
+        let is_for_holders = class == Class::ForHolders;
+        let class = if is_for_holders { Class::Durable } else { class };
         let nodes = choices.pick(&[3, 3, 3, 3, 3, 5, 2, 1]);
         let max_ttl = choices.pick(&[1_000, 300, 2_000, 5_000, 100, 30_000]) * MILLI;
         let guard = match class {
@@ -182,6 +189,7 @@ impl Plan {
             class,
             nodes,
             clients,
+            is_for_holders,
             fenced,
             spread: choices.pick(&[10_000, 20, 300, 1_200]) * MILLI,
             mad,

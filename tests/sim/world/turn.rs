@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use muxlock::error::ProtocolError;
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Wait};
+use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, WaitMessage};
 use muxlock::resp::{self, Protocol, meaning};
 use muxlock::{LockToken, Moment};
 
@@ -430,13 +430,13 @@ impl World {
                             let told = it.told;
                             nodes.iter().for_each(|slot| it.looks[slot].role_at = Some(told));
                         }
-                        Command::Wait(Wait::Hello) => {
+                        Command::Wait(WaitMessage::Hello) => {
                             for slot in nodes.iter() {
                                 it.slots[slot].reader.speak(Protocol::Resp3);
                             }
                         }
                         Command::Release { token, .. }
-                        | Command::Wait(Wait::ReleaseAtQueue { token, .. }) => {
+                        | Command::Wait(WaitMessage::ReleaseAtQueue { token, .. }) => {
                             failure = failure
                                 .or(self.checker.note_release(client, it.told, nodes, token));
                             handed_out.push((nodes, *token, true));
@@ -570,7 +570,7 @@ fn token_of<'a>(command: &Command<'a>) -> Option<&'a LockToken> {
         | Command::Extend { token, .. }
         | Command::Heal { token, .. }
         | Command::Release { token, .. }
-        | Command::Wait(Wait::ReleaseAtQueue { token, .. }) => Some(token),
+        | Command::Wait(WaitMessage::ReleaseAtQueue { token, .. }) => Some(token),
         _ => None,
     }
 }

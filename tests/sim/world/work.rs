@@ -32,6 +32,9 @@ const CALLS: u32 = 200;
 /// How often an application writes with a number first, in runs where locks have some.
 const WRITES: u32 = 300;
 
+/// How often a wait is for a holder only, in runs where some are.
+const FOR_HOLDERS: u32 = 700;
+
 /// How often a holder hands its lock to another client, in runs where they do.
 const HAND_OVERS: u32 = 300;
 
@@ -52,6 +55,8 @@ pub enum Kind {
     Acquire {
         resource: usize,
         patience: Option<u64>,
+        /// Whether a round without a quorum is the last one.
+        is_for_holder: bool,
         is_fenced: bool,
         /// The token of the lock that is taken over, if one is.
         from: Option<[u8; 40]>,
@@ -79,6 +84,14 @@ pub enum Kind {
     ReleaseAs(Freeing),
     /// All nodes are asked what a name is locked with.
     Look(Look),
+}
+
+impl Kind {
+    /// One round for the first resource.
+    pub fn one_round(from: Option<[u8; 40]>) -> Kind {
+        let (is_for_holder, is_fenced) = (false, false);
+        Kind::Acquire { resource: 0, patience: None, is_for_holder, is_fenced, from }
+    }
 }
 
 impl Operation {
@@ -161,19 +174,35 @@ impl World {
         let resource = self.choices.below(self.plan.resources as u32) as usize;
         let ttl = self.plan.ttl(&mut self.choices);
         let is_patient = self.choices.chance(500);
-        let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
+        let wait_max = if self.plan.is_for_holders { 20_000 } else { 1_000 };
+        let wait = is_patient.then(|| self.choices.magnitude(MILLI, wait_max * MILLI));
         self.may_lie_in_wait(client);
         self.may_relay(client);
         let ttl = self.may_be_late(client, ttl);
-        self.acquire(client, resource, ttl, wait);
+        let until = match self.plan.is_for_holders && self.choices.chance(FOR_HOLDERS) {
+            true => Patience::WhileHeld,
+            false => Patience::Until,
+        };
+        self.acquire_until(client, resource, ttl, (wait, until));
     }
 
     /// Starts an acquisition; a time to live that is out of bounds is refused, as it should be.
     pub fn acquire(&mut self, client: usize, resource: usize, ttl: u64, wait: Option<u64>) {
+        self.acquire_until(client, resource, ttl, (wait, Patience::Until));
+    }
+
+    /// The same, with a wait of this kind.
+    fn acquire_until(
+        &mut self,
+        client: usize,
+        resource: usize,
+        ttl: u64,
+        (wait, kind): (Option<u64>, fn(Moment) -> Patience),
+    ) {
         let now = self.client_now(client);
         let started = self.clients[client].told;
         let patience = wait.map(|wait| started + wait);
-        let until = |at: u64| Patience::Until(Moment::with_jumps(at, self.clients[client].jumped));
+        let until = |at: u64| kind(Moment::with_jumps(at, self.clients[client].jumped));
         let asked = patience.map_or(Patience::OneRound, until);
         // Where clocks are far apart, who wants a number may be kept out for long (F11).
         let is_fenced = self.vigil.is_none() && self.choices.chance(self.plan.fenced);
@@ -197,7 +226,9 @@ impl World {
                 let raise = if is_fenced { self.plan.node_timeout } else { 0 };
                 let rounds = if self.plan.forms { ROUNDS_MAX } else { 1 };
                 let limit = patience.unwrap_or(started + rounds * self.plan.round_max() + raise);
-                let kind = Kind::Acquire { resource, patience, is_fenced, from: None };
+                let is_for_holder = matches!(asked, Patience::WhileHeld(_));
+                let kind =
+                    Kind::Acquire { resource, patience, is_for_holder, is_fenced, from: None };
                 self.start(client, id, kind, limit);
             }
             Err(error) => {
@@ -441,7 +472,7 @@ impl World {
     }
 
     fn acquired(&mut self, client: usize, operation: Operation, result: Result<Lease, LockError>) {
-        let Kind::Acquire { resource, patience, from, .. } = operation.kind else {
+        let Kind::Acquire { resource, patience, is_for_holder, from, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         match result {
@@ -468,8 +499,13 @@ impl World {
                     LockErrorKind::Expired => self.rare.hit(Rare::LateQuorum),
                     _ => {}
                 }
-                if patience.is_some_and(|until| self.clients[client].told >= until) {
-                    self.rare.hit(Rare::GiveUpInRound);
+                let is_over = patience.is_some_and(|until| self.clients[client].told >= until);
+                self.rare.hit_if(is_over, Rare::GiveUpInRound);
+                // No acquisition waits for a round that its patience does not last for (R9).
+                let pause_max = 2 * self.plan.retry_most + 6 * self.plan.round_max();
+                let told = self.clients[client].told + pause_max;
+                if is_for_holder && patience.is_some_and(|until| told < until) {
+                    self.check_ended_early(&error);
                 }
                 match (&self.crowd, &self.vigil) {
                     (Some(_), _) => self.crowd_missed(client),
@@ -480,6 +516,16 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// A wait for a holder ends early for one reason: a round without the votes of a quorum.
+    fn check_ended_early(&mut self, error: &LockError) {
+        let failed = error.nodes().iter().filter(|node| node.outcome.is_failure()).count();
+        let is_quorum_denied = self.plan.nodes - failed < self.plan.nodes / 2 + 1;
+        if error.kind() != LockErrorKind::Unavailable || !is_quorum_denied {
+            let text = error.to_string();
+            self.fail("HOLDER", || format!("a wait for a holder ends early: {text}"));
         }
     }
 
