@@ -268,7 +268,8 @@ impl Redlock {
     ) -> Result<Released, LockError> {
         let resource = Resource::with_value(resource, &value)?;
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
-        self.release(Lease::of_value(resource, token, self.shared.config.max_ttl()))
+        let lease = Lease::of_value(resource, token, self.shared.config.max_ttl());
+        self.shared.release(lease, self.shared.round_limit())
     }
 
     /// Takes over the lock that has this value, even from another Redlock client, and extends it to
@@ -358,8 +359,8 @@ impl LockGuard {
     /// The same as [`extend`](LockGuard::extend). The lock was released, because some masters might
     /// already let readers in.
     pub fn downgrade(self, ttl: Duration) -> Result<LockGuard, LockError> {
-        let (redlock, lease) = self.apart();
-        let mut share = LockGuard::new(redlock, lease.into_shared());
+        let (shared, lease) = self.apart();
+        let mut share = LockGuard::new(shared, lease.into_shared());
         share.extend(ttl)?;
         Ok(share)
     }

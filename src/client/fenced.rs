@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::signals::Cancel;
 use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
 use crate::config::Wait;
 use crate::fencing::{Fencing, FencingToken};
@@ -15,8 +13,7 @@ use crate::proto::Released;
 use crate::resource::Resource;
 use crate::sys::clock::time_until;
 
-/// Takes locks with a fencing token. It comes from [`Redlock::fenced`] or
-/// [`Waiter::fenced`](crate::Waiter::fenced), and is the same client.
+/// Takes locks with a fencing token. It comes from [`Redlock::fenced`], and is the same client.
 ///
 /// A fenced lock has a fencing token, and each later holder gets a higher token. A resource that
 /// remembers the highest token and rejects lower ones, by the rules below, is safe from holders
@@ -70,22 +67,16 @@ use crate::sys::clock::time_until;
 #[derive(Clone, Debug)]
 pub struct FencedRedlock {
     redlock: Redlock,
-    /// Ends its waits.
-    cancel: Option<Arc<Cancel>>,
 }
 
 impl Redlock {
     /// The same client, for locks with a fencing token.
     pub fn fenced(&self) -> FencedRedlock {
-        FencedRedlock::new(self.clone(), None)
+        FencedRedlock { redlock: self.clone() }
     }
 }
 
 impl FencedRedlock {
-    pub(super) fn new(redlock: Redlock, cancel: Option<Arc<Cancel>>) -> FencedRedlock {
-        FencedRedlock { redlock, cancel }
-    }
-
     /// Same as [`Redlock::try_lock`], with a fencing token. Rarely, the masters need a second round
     /// trip to agree on it, which shortens the validity.
     ///
@@ -133,8 +124,8 @@ impl FencedRedlock {
         ttl: Duration,
         wait: Option<Wait>,
     ) -> Result<Fenced<LockGuard>, LockError> {
-        let (resource, cancel) = (Resource::new(resource)?, self.cancel.as_ref());
-        let guard = self.redlock.acquire_with(resource, ttl, wait, Fencing::On, cancel)?;
+        let resource = Resource::new(resource)?;
+        let guard = self.redlock.acquire_with(resource, ttl, wait, Fencing::On)?;
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
     }
 

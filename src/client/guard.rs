@@ -1,8 +1,9 @@
 //! The guard of a held lock: dropping it releases the lock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Redlock;
+use super::{Redlock, Shared};
 use crate::fencing::FencingToken;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
@@ -29,14 +30,14 @@ use crate::token::{Fingerprint, LockToken};
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct LockGuard {
-    redlock: Redlock,
+    shared: Arc<Shared>,
     /// `None` only inside the calls that extend, take apart or release it.
     lease: Option<Lease>,
 }
 
 impl LockGuard {
-    pub(super) fn new(redlock: Redlock, lease: Lease) -> LockGuard {
-        LockGuard { redlock, lease: Some(lease) }
+    pub(super) fn new(shared: Arc<Shared>, lease: Lease) -> LockGuard {
+        LockGuard { shared, lease: Some(lease) }
     }
 
     fn lease(&self) -> &Lease {
@@ -93,7 +94,7 @@ impl LockGuard {
     ///
     /// It is zero in a process that was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        match self.redlock.is_owner_process() {
+        match self.shared.is_owner_process() {
             true => self.lease().remaining(Clock.now()),
             false => Duration::ZERO,
         }
@@ -104,7 +105,7 @@ impl LockGuard {
     /// This is a hint, because a thread can be paused right after the check. Once it is `false`, it
     /// stays `false`.
     pub fn is_valid(&self) -> bool {
-        self.redlock.is_owner_process() && self.lease().is_valid_at(Clock.now())
+        self.shared.is_owner_process() && self.lease().is_valid_at(Clock.now())
     }
 
     /// The indices of the nodes that had granted the lock, or its last extension, when the quorum
@@ -133,7 +134,7 @@ impl LockGuard {
         // If a logger panics, or the call takes too long, the guard is left with an expired lease.
         let over = self.lease().over();
         let lease = self.lease.replace(over).expect("it was there a moment ago");
-        let (lease, result) = self.redlock.extend(lease, ttl);
+        let (lease, result) = self.shared.extend(lease, ttl);
         self.lease = lease.or(self.lease.take());
         result
     }
@@ -151,7 +152,7 @@ impl LockGuard {
     /// TTL would leave less than `min`: acquire the lock with a longer TTL. This is checked even if
     /// enough is left.
     pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
-        self.redlock.shared.config.ensured(self.ttl(), min)?;
+        self.shared.config.ensured(self.ttl(), min)?;
         if self.remaining() >= min && self.is_valid() {
             return Ok(());
         }
@@ -165,12 +166,12 @@ impl LockGuard {
 
     /// The lease, to be released by this client. The guard of another client is dropped.
     pub(super) fn given_up(mut self, by: &Redlock) -> Option<Lease> {
-        if self.redlock.is_same(by) { self.lease.take() } else { None }
+        if Arc::ptr_eq(&self.shared, &by.shared) { self.lease.take() } else { None }
     }
 
-    pub(super) fn apart(mut self) -> (Redlock, Lease) {
+    pub(super) fn apart(mut self) -> (Arc<Shared>, Lease) {
         let lease = self.lease.take().expect("the guard ends here");
-        (self.redlock.clone(), lease)
+        (Arc::clone(&self.shared), lease)
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or can no longer confirm it.
@@ -187,7 +188,7 @@ impl LockGuard {
     /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         let lease = self.lease.take().expect("the guard ends here");
-        self.redlock.release(lease)
+        self.shared.release(lease, self.shared.round_limit())
     }
 
     /// Turns the guard into a value that another thread, client or process can
@@ -205,10 +206,10 @@ impl LockGuard {
     /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return LockParts(of_no_lock(&lease));
         }
-        LockParts(self.redlock.let_go(lease))
+        LockParts(self.shared.let_go(lease))
     }
 }
 
@@ -222,7 +223,7 @@ fn of_no_lock(lease: &Lease) -> Lease {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.redlock.abandon(lease);
+            self.shared.abandon(lease);
         }
     }
 }

@@ -116,9 +116,11 @@ const SLACK: Duration = Duration::from_millis(10);
 /// assert!(released.was_held(), "another holder may have had the lock");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Redlock {
     shared: Arc<Shared>,
+    /// Ends the acquisitions of this handle: see [`Waiter`].
+    cancel: Option<Arc<Cancel>>,
 }
 
 struct Shared {
@@ -165,7 +167,7 @@ impl Redlock {
         let renewer = Arc::new(Renewer::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
         let shared = Shared { threads, signals, config: settings, owner, renewer, round_limit };
-        Ok(Redlock { shared: Arc::new(shared) })
+        Ok(Redlock { shared: Arc::new(shared), cancel: None })
     }
 
     /// Tries once to take a lock for `ttl`. The call returns as soon as a quorum has granted the
@@ -327,7 +329,7 @@ impl Redlock {
 
     /// Waits that another thread, or a signal handler, can end: see [`Waiter`].
     pub fn waiter(&self) -> Waiter {
-        Waiter::new(self.clone())
+        Waiter::new(Arc::clone(&self.shared))
     }
 
     /// Ends all waits for locks, of all clones and threads, with
@@ -339,7 +341,7 @@ impl Redlock {
     /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection and can be
     /// called in a signal handler, like [`Waiter::cancel`]. In a forked process it does nothing.
     pub fn close(&self) {
-        if self.is_owner_process() {
+        if self.shared.is_owner_process() {
             self.shared.signals.close();
         }
     }
@@ -362,10 +364,11 @@ impl Redlock {
     /// releases any keys that are left. [`Forked`](crate::LockErrorKind::Forked) if this client
     /// belongs to the parent process; create a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
-        let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
+        let guard =
+            LockGuard::new(Arc::clone(&self.shared), parts.into_lease(self.shared.config.nodes()));
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
@@ -402,10 +405,10 @@ impl Redlock {
     }
 
     fn look_at(&self, resource: Resource) -> Result<Inspection, LockError> {
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
-        match self.shared.threads.run(Order::Inspect(resource), self.round_limit()) {
+        match self.shared.threads.run(Order::Inspect(resource), self.shared.round_limit()) {
             Some(Outcome::Done(Done::Inspected(inspection))) => Ok(inspection),
             Some(Outcome::Refused(error)) => Err(error),
             None => Err(LockError::unserved()),
@@ -452,7 +455,7 @@ impl Redlock {
     /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
     /// - [`Forked`](crate::LockErrorKind::Forked): create a client in this process.
     pub fn ready(&self, timeout: Duration) -> Result<(), LockError> {
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
         let until = Clock.now().after(timeout);
@@ -514,7 +517,7 @@ impl Redlock {
     ///
     /// It closes no connection, and the client can be used afterwards.
     pub fn shutdown(&self, timeout: Duration) -> usize {
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return 0;
         }
         let until = Clock.now().after(timeout);
@@ -528,19 +531,10 @@ impl Redlock {
 
     /// The outcome of an order, without a limit; the default in a forked process.
     fn look<T: Default>(&self, order: Order, read: impl FnOnce(Outcome) -> T) -> T {
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return T::default();
         }
         read(self.shared.threads.run(order, Limit::None).expect("it has no limit"))
-    }
-
-    fn is_same(&self, other: &Redlock) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    /// Whether this process may touch the connections (R24).
-    pub(crate) fn is_owner_process(&self) -> bool {
-        self.shared.owner.is_current()
     }
 
     pub(crate) fn wait_until_connected(&self) -> Result<(), ConnectError> {
@@ -553,14 +547,14 @@ impl Redlock {
         }
     }
 
-    /// Acquires a lock of any form, without a fencing token. Only its client can end the wait.
+    /// Acquires a lock of any form, without a fencing token.
     fn acquire(
         &self,
         resource: Resource,
         ttl: Duration,
         wait: Option<Wait>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_with(resource, ttl, wait, Fencing::Off, None)
+        self.acquire_with(resource, ttl, wait, Fencing::Off)
     }
 
     fn acquire_with(
@@ -569,10 +563,9 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Wait>,
         fencing: Fencing,
-        cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
         let (patience, limit) = self.patience(&resource, wait)?;
-        let cancel = cancel.cloned();
+        let cancel = self.cancel.clone();
         let order = Order::Acquire { resource, ttl, patience, fencing, cancel };
         self.acquired(self.shared.threads.run(order, limit))
     }
@@ -586,7 +579,7 @@ impl Redlock {
     ) -> Result<(Patience, Limit<Moment>), LockError> {
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
-        if !self.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
         let patience = match wait {
@@ -603,21 +596,29 @@ impl Redlock {
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {
         match outcome {
             Some(Outcome::Done(Done::Acquired(result))) => {
-                Ok(LockGuard::new(self.clone(), result?))
+                Ok(LockGuard::new(Arc::clone(&self.shared), result?))
             }
             Some(Outcome::ExpiredBeforeWake(lease)) => {
-                self.abandon(lease);
+                self.shared.abandon(lease);
                 Err(LockError::expired())
             }
             None => Err(LockError::unserved()),
             _ => unreachable!("an acquisition was ordered"),
         }
     }
+}
+
+/// What guards need of their client.
+impl Shared {
+    /// Whether this process may touch the connections (R24).
+    pub(crate) fn is_owner_process(&self) -> bool {
+        self.owner.is_current()
+    }
 
     /// The limit for operations that take one round.
     #[inline]
     fn round_limit(&self) -> Limit<Moment> {
-        Limit::After(self.shared.round_limit)
+        Limit::After(self.round_limit)
     }
 
     /// Returns no lease if the call slept past the deadline: the lock was then given up.
@@ -630,29 +631,24 @@ impl Redlock {
             return (Some(lease), Err(LockError::forked()));
         }
         let limit = Limit::At(lease.valid_until().after(SLACK));
-        match self.shared.threads.run(Order::Extend(lease, ttl), limit) {
+        match self.threads.run(Order::Extend(lease, ttl), limit) {
             Some(Outcome::Done(Done::Extended(lease, result))) => (Some(lease), result),
             None => (None, Err(LockError::expired())),
             _ => unreachable!("an extension was ordered"),
         }
     }
 
-    pub(crate) fn release(&self, lease: Lease) -> Result<Released, LockError> {
+    /// The limit of a thread that starts to wait now for a round or a release.
+    fn round_ends(&self) -> Moment {
+        Clock.now().after(self.round_limit)
+    }
+
+    #[inline]
+    fn release(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
         if !self.is_owner_process() {
             return Err(LockError::forked());
         }
-        self.release_owned(lease, self.round_limit())
-    }
-
-    /// The limit of a thread that starts to wait now for a round or a release.
-    fn round_ends(&self) -> Moment {
-        Clock.now().after(self.shared.round_limit)
-    }
-
-    /// Call this only in the process that created the client.
-    #[inline]
-    fn release_owned(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
-        match self.shared.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
+        match self.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),
             _ => unreachable!("a release was ordered"),
@@ -663,7 +659,7 @@ impl Redlock {
     /// slept past the deadline: the lock was then given up.
     pub(crate) fn let_go(&self, lease: Lease) -> Lease {
         let (over, limit) = (lease.over(), Limit::At(lease.valid_until().after(SLACK)));
-        match self.shared.threads.run(Order::LetGo(lease), limit) {
+        match self.threads.run(Order::LetGo(lease), limit) {
             Some(Outcome::LetGo(lease)) => lease,
             None => over,
             _ => unreachable!("a lease was let go"),
@@ -672,14 +668,13 @@ impl Redlock {
 
     pub(crate) fn abandon(&self, lease: Lease) {
         if self.is_owner_process() {
-            self.shared.threads.submit(Order::Abandon(lease));
+            self.threads.submit(Order::Abandon(lease));
         }
     }
 }
 
-impl std::fmt::Debug for Redlock {
+impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nodes = self.shared.config.nodes();
-        f.debug_struct("Redlock").field("nodes", &nodes).finish_non_exhaustive()
+        f.debug_struct("Redlock").field("nodes", &self.config.nodes()).finish_non_exhaustive()
     }
 }

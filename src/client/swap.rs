@@ -100,8 +100,8 @@ impl Redlock {
     ) -> Result<LockGuard, LockError> {
         let (patience, limit) = self.patience(&next, wait)?;
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
-        let order =
-            Order::Acquire { resource: next, ttl, patience, fencing: Fencing::Off, cancel: None };
+        let (fencing, cancel) = (Fencing::Off, self.cancel.clone());
+        let order = Order::Acquire { resource: next, ttl, patience, fencing, cancel };
         let outcome = match held.given_up(self) {
             None => self.shared.threads.run(order, limit),
             Some(lease) if !is_again => {
@@ -109,7 +109,8 @@ impl Redlock {
             }
             // A waiting client is notified of the release before this client asks again (W7, W13).
             Some(lease) => {
-                let until = patience.until().into_iter().fold(self.round_ends(), Moment::min);
+                let until =
+                    patience.until().into_iter().fold(self.shared.round_ends(), Moment::min);
                 // The next lock does not depend on the result.
                 let _ = self
                     .shared

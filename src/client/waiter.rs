@@ -1,21 +1,24 @@
 //! Waits that another thread can end.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use super::signals::Cancel;
-use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
-use crate::config::Wait;
-use crate::fencing::Fencing;
-use crate::lock_error::LockError;
-use crate::resource::Resource;
-use crate::sys::clock::time_until;
+use super::{Redlock, Shared};
 
-/// Waits for locks until it is cancelled. It comes from [`Redlock::waiter`].
+/// A client whose waits for locks can be cancelled. It comes from [`Redlock::waiter`].
 ///
-/// All clones share one signal: [`cancel`](Waiter::cancel) on any of them, from any thread, ends
-/// every wait of all of them. After that, none of them acquires another lock; take a new waiter
-/// from the client. Locks that are held stay as they are.
+/// It dereferences to a [`Redlock`], so every call that takes a lock, of any kind, is there, and
+/// `&waiter` can be passed where a `&Redlock` is wanted. All clones share one signal:
+/// [`cancel`](Waiter::cancel) on any of them, from any thread, ends every wait of all of them with
+/// [`Cancelled`](crate::LockErrorKind::Cancelled). The same holds for each handle that was made
+/// from it, such as [`fenced`](Redlock::fenced), [`semaphore`](Redlock::semaphore) and
+/// [`reentrant`](Redlock::reentrant). After that, none of them acquires another lock; take a new
+/// waiter from the client.
+///
+/// Locks that are held stay as they are, and their guards go on: they can be extended, renewed,
+/// handed over and released. The work of [`with_lock`](Redlock::with_lock) is not interrupted: let
+/// it check [`is_cancelled`](Waiter::is_cancelled). Calls on the whole client, such as
+/// [`close`](Redlock::close) and [`shutdown`](Redlock::shutdown), are still about the whole client.
 ///
 /// ```no_run
 /// use muxlock::{LockErrorKind, Redlock};
@@ -28,7 +31,7 @@ use crate::sys::clock::time_until;
 /// std::thread::spawn(move || stop.cancel());
 ///
 /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(3600));
-/// match waiter.try_lock_for("invoice:42", ttl, wait) {
+/// match waiter.try_lock_all_for(["account:7", "account:9"], ttl, wait) {
 ///     Ok(lock) => println!("held for {:?}", lock.remaining()),
 ///     Err(error) if error.kind() == LockErrorKind::Cancelled => println!("stopped"),
 ///     Err(error) => return Err(error.into()),
@@ -36,68 +39,11 @@ use crate::sys::clock::time_until;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Waiter {
-    redlock: Redlock,
-    cancel: Arc<Cancel>,
-}
+pub struct Waiter(Redlock);
 
 impl Waiter {
-    pub(super) fn new(redlock: Redlock) -> Waiter {
-        Waiter { redlock, cancel: Arc::default() }
-    }
-
-    /// Same as [`Redlock::try_lock_for`], until it is cancelled.
-    ///
-    /// # Errors
-    /// The same as `try_lock_for`; and [`Cancelled`](crate::LockErrorKind::Cancelled) if the waiter
-    /// was cancelled, before or during this call. The client releases everything that the attempt
-    /// has acquired.
-    pub fn try_lock_for(
-        &self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: impl Into<Wait>,
-    ) -> Result<LockGuard, LockError> {
-        let (resource, cancel) = (Resource::new(resource)?, Some(&self.cancel));
-        self.redlock.acquire_with(resource, ttl, Some(wait.into()), Fencing::Off, cancel)
-    }
-
-    /// Same as [`Redlock::try_lock_until`], until it is cancelled.
-    ///
-    /// # Errors
-    /// The same as [`try_lock_for`](Waiter::try_lock_for).
-    pub fn try_lock_until(
-        &self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> Result<LockGuard, LockError> {
-        self.try_lock_for(resource, ttl, time_until(deadline))
-    }
-
-    /// Same as [`Redlock::with_lock`], but the wait ends when the waiter is cancelled. `work` is
-    /// not interrupted: let it check [`is_cancelled`](Waiter::is_cancelled).
-    ///
-    /// # Errors
-    /// The same as `with_lock`, and [`Cancelled`](crate::LockErrorKind::Cancelled); `work` was then
-    /// not called.
-    pub fn with_lock<T, E>(
-        &self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: impl Into<Wait>,
-        work: impl FnOnce(&KeptLock) -> Result<T, E>,
-    ) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        self.try_lock_for(resource, ttl, wait).map_err(Error::from)?.work(work)
-    }
-
-    /// For locks with a fencing token. Once this waiter is cancelled, every call of the returned
-    /// handle that acquires a lock fails with [`Cancelled`](crate::LockErrorKind::Cancelled).
-    pub fn fenced(&self) -> FencedRedlock {
-        FencedRedlock::new(self.redlock.clone(), Some(Arc::clone(&self.cancel)))
+    pub(super) fn new(shared: Arc<Shared>) -> Waiter {
+        Waiter(Redlock { shared, cancel: Some(Arc::default()) })
     }
 
     /// Ends every wait of this waiter and its clones with
@@ -108,12 +54,22 @@ impl Waiter {
     /// it. The waits end as soon as a thread runs the event loop. In a forked process it ends only
     /// waits of that process.
     pub fn cancel(&self) {
-        let shared = &self.redlock.shared;
-        shared.signals.cancel(&self.cancel, shared.owner);
+        if let Redlock { shared, cancel: Some(cancel) } = &self.0 {
+            shared.signals.cancel(cancel, shared.owner);
+        }
     }
 
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled()
+        self.0.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled())
+    }
+}
+
+/// The client, whose acquisitions this waiter ends.
+impl Deref for Waiter {
+    type Target = Redlock;
+
+    fn deref(&self) -> &Redlock {
+        &self.0
     }
 }

@@ -37,6 +37,7 @@ mod testing;
 #[cfg(target_os = "linux")]
 mod threads;
 mod turns;
+mod waiters;
 mod waiting;
 
 /// The scripts, as they are sent.

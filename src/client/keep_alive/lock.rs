@@ -9,7 +9,7 @@ use super::renewer::Key;
 use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome};
-use crate::client::{Error, LockGuard, Redlock};
+use crate::client::{Error, LockGuard, Shared};
 use crate::fencing::FencingToken;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::lock_error::LockError;
@@ -35,7 +35,7 @@ use crate::validity::Ttl;
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct KeptLock {
-    redlock: Redlock,
+    shared: Arc<Shared>,
     renewed: Arc<RenewedLock>,
     key: Key,
 }
@@ -107,33 +107,33 @@ impl KeptLock {
         guard: LockGuard,
         how: KeepAlive,
     ) -> Result<KeptLock, KeepAliveError> {
-        let (redlock, lease) = guard.apart();
+        let (shared, lease) = guard.apart();
         let now = Clock.now();
-        let (ttl, validity) = match check(&redlock, &lease, now) {
+        let (ttl, validity) = match check(&shared, &lease, now) {
             Ok(checked) => checked,
             Err(error) => {
                 let kind = KeepAliveErrorKind::Lock(error.kind());
-                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
+                return Err(KeepAliveError::new(kind, LockGuard::new(shared, lease)));
             }
         };
-        let terms = Terms::new(now, validity, &how, redlock.shared.config.node_timeout);
+        let terms = Terms::new(now, validity, &how, shared.config.node_timeout);
         let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, how.on_loss.clone()));
-        let key = match redlock.shared.renewer.add(&redlock, &renewed) {
+        let key = match shared.renewer.add(&shared, &renewed) {
             Ok(key) => key,
             Err(kind) => {
-                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
+                return Err(KeepAliveError::new(kind, LockGuard::new(shared, lease)));
             }
         };
         let until = lease.valid_until();
         let order = Order::Renew(Box::new((lease, how, Arc::clone(&renewed))));
         // From here on it cleans up when it is dropped, as when a logger panics.
-        let lock = KeptLock { redlock: redlock.clone(), renewed, key };
-        match redlock.shared.threads.run(order, Limit::At(until)) {
+        let lock = KeptLock { shared: Arc::clone(&shared), renewed, key };
+        match shared.threads.run(order, Limit::At(until)) {
             Some(Outcome::Renewing(_)) => Ok(lock),
             // The thread that runs the loop is delayed, and the lock has expired.
             None => {
                 let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
-                Err(KeepAliveError::new(kind, LockGuard::new(redlock, lock.renewed.over())))
+                Err(KeepAliveError::new(kind, LockGuard::new(shared, lock.renewed.over())))
             }
             Some(_) => unreachable!("the lock was to be renewed"),
         }
@@ -162,7 +162,7 @@ impl KeptLock {
 
     /// How often the lock was renewed; failed renewals do not count.
     pub fn renewals(&self) -> u32 {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return 0;
         }
         self.renewed.renewals()
@@ -173,7 +173,7 @@ impl KeptLock {
     /// Each renewal raises it. Once it has been zero, it stays zero. It is zero in a process that
     /// was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Duration::ZERO;
         }
         self.renewed.remaining()
@@ -194,7 +194,7 @@ impl KeptLock {
     /// If no renewal has succeeded by then, it becomes `true` at the [notice](KeepAlive::notice)
     /// before the validity ends, even if no thread of the client is scheduled.
     pub fn is_lost(&self) -> bool {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return true;
         }
         self.renewed.loss().is_some()
@@ -205,7 +205,7 @@ impl KeptLock {
     /// Between the notice and the client's own report, which follows at once, the cause is
     /// [`Unavailable`](crate::LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Some(self.renewed.forked());
         }
         self.renewed.loss()
@@ -254,7 +254,7 @@ impl KeptLock {
     /// # }
     /// ```
     pub fn watch(&self) -> LossWatch {
-        LossWatch { renewed: Arc::clone(&self.renewed), owner: self.redlock.shared.owner }
+        LossWatch { renewed: Arc::clone(&self.renewed), owner: self.shared.owner }
     }
 
     /// A file descriptor for your event loop: it becomes readable when the lock is lost, stopped or
@@ -265,7 +265,7 @@ impl KeptLock {
     /// The operating system has no more descriptors, or the lock belongs to the parent process.
     #[cfg(unix)]
     pub fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return Err(LockError::forked().into());
         }
         self.renewed.loss_fd()
@@ -280,12 +280,12 @@ impl KeptLock {
     /// # Errors
     /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
     pub fn unlock(self) -> Result<Released, LockError> {
-        let redlock = self.redlock.clone();
-        if !redlock.is_owner_process() {
+        let shared = Arc::clone(&self.shared);
+        if !shared.is_owner_process() {
             return Err(LockError::forked());
         }
-        let until = redlock.round_ends();
-        redlock.release_owned(self.take_until(until), Limit::At(until))
+        let until = shared.round_ends();
+        shared.release(self.take_until(until), Limit::At(until))
     }
 
     /// Releases the lock after the work. It succeeds if the lock was held to the end of the work.
@@ -310,21 +310,21 @@ impl KeptLock {
     /// [`node_timeout`](crate::Builder::node_timeout), the client releases the lock and returns an
     /// expired guard.
     pub fn stop(self) -> LockGuard {
-        let redlock = self.redlock.clone();
-        if !redlock.is_owner_process() {
+        let shared = Arc::clone(&self.shared);
+        if !shared.is_owner_process() {
             // Another thread of the parent may have been using the lease.
-            return LockGuard::new(redlock, self.renewed.over());
+            return LockGuard::new(shared, self.renewed.over());
         }
-        let until = redlock.round_ends();
+        let until = shared.round_ends();
         let lease = self.take_until(until);
-        LockGuard::new(redlock, lease)
+        LockGuard::new(shared, lease)
     }
 
     /// Takes the lease for good, without waiting for a renewal under way. If the thread that runs
     /// the loop is delayed beyond `until`, the lock is given up, and this returns an expired lease.
     fn take_until(&self, until: Moment) -> Lease {
         let stopped = self.renewed.renewed_by().and_then(|op| {
-            match self.redlock.shared.threads.run(Order::Stop(op), Limit::At(until))? {
+            match self.shared.threads.run(Order::Stop(op), Limit::At(until))? {
                 Outcome::Stopped(lease) => lease,
                 _ => unreachable!("a lease was asked for"),
             }
@@ -361,11 +361,11 @@ impl fmt::Debug for LossWatch {
 }
 
 /// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
-fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
-    if !redlock.is_owner_process() {
+fn check(shared: &Shared, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
+    if !shared.is_owner_process() {
         return Err(LockError::forked());
     }
-    let config = &redlock.shared.config;
+    let config = &shared.config;
     let ttl = config.ttl(lease.ttl())?;
     let validity = config.drift.validity(ttl).filter(|_| lease.is_valid_at(now));
     validity.map(|validity| (ttl, validity)).ok_or_else(LockError::expired)
@@ -373,15 +373,15 @@ fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration
 
 impl Drop for KeptLock {
     fn drop(&mut self) {
-        if !self.redlock.is_owner_process() {
+        if !self.shared.is_owner_process() {
             return;
         }
         let (lease_at, on_loss) = self.renewed.give_up();
         // Before calls that may panic: the thread would otherwise still wait for this lock.
-        self.redlock.shared.renewer.remove(self.key);
+        self.shared.renewer.remove(self.key);
         match lease_at {
-            LeaseAt::Here(lease) => self.redlock.abandon(lease),
-            LeaseAt::Engine(op) => self.redlock.shared.threads.submit(Order::Stop(op)),
+            LeaseAt::Here(lease) => self.shared.abandon(lease),
+            LeaseAt::Engine(op) => self.shared.threads.submit(Order::Stop(op)),
             LeaseAt::Gone => {}
         }
         drop(on_loss);
@@ -401,6 +401,7 @@ impl fmt::Debug for KeptLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Redlock;
     use crate::config::RestartGuard;
     use crate::keep_alive::LossCause;
     use crate::lock_error::LockErrorKind;
@@ -419,8 +420,8 @@ mod tests {
         let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
         let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, None));
         renewed.set_engine_op(OpId::NONE);
-        let key = redlock.shared.renewer.add(&redlock, &renewed).unwrap();
-        KeptLock { redlock, renewed, key }
+        let key = redlock.shared.renewer.add(&redlock.shared, &renewed).unwrap();
+        KeptLock { shared: redlock.shared, renewed, key }
     }
 
     fn lease(deadline: Moment) -> Lease {
@@ -489,7 +490,8 @@ mod tests {
         let terms = Terms::new(now, 30 * SECOND, &KeepAlive::default(), SECOND);
         let ttl = Ttl::new(30 * SECOND).unwrap();
         let inner = Arc::new(RenewedLock::new(now, &lease(now.after(SECOND)), ttl, terms, None));
-        let kept = KeptLock { redlock: redlock.clone(), renewed: Arc::clone(&inner), key: 0 };
+        let kept =
+            KeptLock { shared: Arc::clone(&redlock.shared), renewed: Arc::clone(&inner), key: 0 };
         let (_state, _renewer) = (inner.hold(), redlock.shared.renewer.hold());
         assert_eq!(kept.wait_for_loss(SECOND).unwrap().cause, LossCause::Forked);
         assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
@@ -691,7 +693,7 @@ mod tests {
             let again = redlock.clone();
             let how = KeepAlive::default().on_loss(move |_| _ = &again);
             let two = [(); 2].map(|()| {
-                let guard = LockGuard::new(redlock.clone(), lease(until));
+                let guard = LockGuard::new(Arc::clone(&redlock.shared), lease(until));
                 guard.keep_alive(how.clone()).unwrap()
             });
             drop((how, two, redlock));

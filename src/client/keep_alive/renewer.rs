@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::KeepAliveErrorKind;
 use super::renewed_lock::RenewedLock;
-use crate::client::Redlock;
+use crate::client::Shared;
 use crate::client::leader_follower::Limit;
 use crate::client::loop_work::{Order, Outcome, Watch};
 use crate::moment::Moment;
@@ -40,21 +40,21 @@ struct RenewerState {
     /// How many locks have been renewed so far.
     so_far: Key,
     /// The client, while it renews locks: without locks, the thread must not keep the client alive.
-    redlock: Option<Redlock>,
+    shared: Option<Arc<Shared>>,
     has_thread: bool,
 }
 
 impl Renewer {
     pub(in crate::client) fn new() -> Renewer {
         let state =
-            RenewerState { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
+            RenewerState { locks: BTreeMap::new(), so_far: 0, shared: None, has_thread: false };
         Renewer { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Another lock will be renewed. [`remove`](Renewer::remove) must follow.
     pub(super) fn add(
         self: &Arc<Self>,
-        redlock: &Redlock,
+        shared: &Arc<Shared>,
         renewed: &Arc<RenewedLock>,
     ) -> Result<Key, KeepAliveErrorKind> {
         let mut state = self.lock();
@@ -71,8 +71,8 @@ impl Renewer {
         let key = state.so_far;
         state.so_far += 1;
         state.locks.insert(key, Arc::clone(renewed));
-        if state.redlock.is_none() {
-            state.redlock = Some(redlock.clone());
+        if state.shared.is_none() {
+            state.shared = Some(Arc::clone(shared));
             self.changed.notify_one();
         }
         Ok(key)
@@ -82,10 +82,10 @@ impl Renewer {
     pub(super) fn remove(&self, key: Key) {
         let mut state = self.lock();
         let renewed = state.locks.remove(&key);
-        let redlock = if state.locks.is_empty() { state.redlock.take() } else { None };
+        let shared = if state.locks.is_empty() { state.shared.take() } else { None };
         drop(state);
         // Dropped without the mutex: each may be the last reference.
-        drop((renewed, redlock));
+        drop((renewed, shared));
     }
 
     fn run(&self) {
@@ -95,15 +95,15 @@ impl Renewer {
     }
 
     fn turn(&self, check_at: &mut Moment) -> Turn {
-        let redlock = self.lock().redlock.clone();
-        let Some(redlock) = redlock else {
+        let shared = self.lock().shared.clone();
+        let Some(shared) = shared else {
             return self.idle();
         };
         if Clock.now() >= *check_at {
             *check_at = self.report_overdue();
         }
         let watch = Order::Watch(Watch::Losses(*check_at));
-        let losses: Vec<_> = match redlock.shared.threads.run(watch, Limit::At(*check_at)) {
+        let losses: Vec<_> = match shared.threads.run(watch, Limit::At(*check_at)) {
             Some(Outcome::Losses(losses)) => {
                 // Without a loss, the limit is reached, or a lock was added that is overdue
                 // earlier.
@@ -140,10 +140,10 @@ impl Renewer {
 
     /// Waits for a lock, and ends the thread if none comes.
     fn idle(&self) -> Turn {
-        let is_idle = |state: &mut RenewerState| state.redlock.is_none();
+        let is_idle = |state: &mut RenewerState| state.shared.is_none();
         let waited = self.changed.wait_timeout_while(self.lock(), SLEEP_MAX, is_idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if state.redlock.is_none() {
+        if state.shared.is_none() {
             state.has_thread = false;
             return Turn::Last;
         }
