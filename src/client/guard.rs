@@ -37,6 +37,10 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(super) fn new(shared: Arc<Shared>, lease: Lease) -> LockGuard {
+        shared.held(|held| {
+            let (name, token) = (lease.resource().clone(), *lease.token());
+            held.insert(token, Lease::of_value(name, token, shared.config.max_ttl()))
+        });
         LockGuard { shared, lease: Some(lease) }
     }
 
@@ -92,12 +96,11 @@ impl LockGuard {
 
     /// The remaining validity; zero when it has ended. The clock drift is already subtracted.
     ///
-    /// It is zero in a process that was forked from the one that holds the lock.
+    /// It is zero in a process that was forked from the one that holds the lock, and after
+    /// [`Redlock::release_all`].
     pub fn remaining(&self) -> Duration {
-        match self.shared.is_owner_process() {
-            true => self.lease().remaining(Clock.now()),
-            false => Duration::ZERO,
-        }
+        let left = || self.lease().remaining(Clock.now());
+        self.shared.none_held().map_or_else(left, |_| Duration::ZERO)
     }
 
     /// Whether the lock is valid right now.
@@ -105,7 +108,7 @@ impl LockGuard {
     /// This is a hint, because a thread can be paused right after the check. Once it is `false`, it
     /// stays `false`.
     pub fn is_valid(&self) -> bool {
-        self.shared.is_owner_process() && self.lease().is_valid_at(Clock.now())
+        self.shared.none_held().is_none() && self.lease().is_valid_at(Clock.now())
     }
 
     /// The indices of the nodes that had granted the lock, or its last extension, when the quorum
@@ -203,11 +206,16 @@ impl LockGuard {
     /// expired lock.
     ///
     /// In a process that was forked from the one that holds the lock, the returned value refers to
-    /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing.
+    /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing. The
+    /// same holds after [`Redlock::release_all`].
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
-        if !self.shared.is_owner_process() {
-            return LockParts(of_no_lock(&lease));
+        // In a forked process, or after its release with all others, it is not there.
+        let tracked = self.shared.held(|held| held.remove(lease.token()).is_some());
+        if tracked == Some(false) || !self.shared.is_owner_process() {
+            let parts = LockParts(of_no_lock(&lease));
+            self.shared.abandon(lease);
+            return parts;
         }
         LockParts(self.shared.let_go(lease))
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::connect::ConnectError;
@@ -13,7 +14,7 @@ use super::readiness::{self, ReadyVerdict, Voter};
 use super::signals::{Cancel, Signals};
 use crate::config::ConfigError;
 use crate::fencing::Fencing;
-use crate::keep_alive::{KeepAlive, Loss};
+use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::mux::{Driver, Records, UNREAD_MAX};
@@ -157,9 +158,15 @@ impl LoopWork {
         (self.driver.engine().operations().count(), self.cancellable.len(), self.stopped.len())
     }
 
-    /// A waiter was cancelled, or the client closed.
+    /// A waiter was cancelled, or the client closed, and maybe gave all of its locks up.
     #[cold]
     fn stop_waits(&mut self) {
+        let is_released = self.signals.is_released.load(Ordering::Acquire);
+        for op in self.renewed.keys().filter(|_| is_released).copied().collect::<Vec<_>>() {
+            let loss = Some(Box::new(self.renewed[&op].lost_by(LossCause::Gone)));
+            let lease = self.take_from_engine(op);
+            self.lose(op, lease.map(|it| it.valid_at_most_until(self.now)), loss);
+        }
         let mut ops: Vec<(OpId, LockErrorKind)> = match self.signals.is_closed() {
             true => {
                 let ops = self.driver.engine().operations().acquisitions();

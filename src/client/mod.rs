@@ -19,7 +19,10 @@ mod sync;
 mod tests;
 mod waiter;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::{Token, Waker};
@@ -48,6 +51,7 @@ use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::OwnerProcess;
 use crate::times::Times;
+use crate::token::LockToken;
 use keep_alive::Renewer;
 use leader_follower::{LeaderFollower, Limit};
 use loop_work::{LoopWork, Order, Outcome, Watch};
@@ -132,6 +136,9 @@ struct Shared {
     owner: OwnerProcess,
     /// The thread that reports losses of renewed locks.
     renewer: Arc<Renewer>,
+    /// From [`Redlock::track_locks`] on: what releases each lock that a guard holds, by its token.
+    /// A thread that holds the mutex does not block.
+    held: OnceLock<Mutex<HashMap<LockToken, Lease>>>,
     /// How long a thread sleeps for one round, or for a release.
     round_limit: Duration,
 }
@@ -158,15 +165,16 @@ impl Redlock {
     pub(crate) fn with_config(config: Config) -> Result<Redlock, ConfigError> {
         let poller = Poller::new().map_err(ConfigError::Os)?;
         let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
-        let settings = config.clone();
-        let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let driver = Driver::new(config.clone(), poller.registry(), Token(0));
+        let driver = driver.map_err(ConfigError::Os)?;
         let owner = OwnerProcess::current();
         let signals = Arc::new(Signals::new(waker));
         let work = LoopWork::new(driver, owner, Arc::clone(&signals));
         let threads = LeaderFollower::new(work, poller, Arc::clone(&signals));
         let renewer = Arc::new(Renewer::new());
-        let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
-        let shared = Shared { threads, signals, config: settings, owner, renewer, round_limit };
+        let round_limit = config.connect_timeout + config.node_timeout + SLACK;
+        let held = OnceLock::new();
+        let shared = Shared { threads, signals, config, owner, renewer, held, round_limit };
         Ok(Redlock { shared: Arc::new(shared), cancel: None })
     }
 
@@ -529,6 +537,58 @@ impl Redlock {
         }
     }
 
+    /// Lists the locks that the guards of this client hold, from now on, for
+    /// [`release_all`](Redlock::release_all). Call it before the first lock. Each lock is then
+    /// entered under a mutex when it is taken, and removed when it is released.
+    pub fn track_locks(&self) {
+        self.shared.held.get_or_init(Mutex::default);
+    }
+
+    /// Releases every lock that guards of this client hold, and then does what
+    /// [`shutdown`](Redlock::shutdown) does: for programs that end without dropping their guards,
+    /// as with [`std::process::exit`]. It knows the locks that were taken after
+    /// [`track_locks`](Redlock::track_locks); all others stay until they expire.
+    ///
+    /// From then on, this client is [closed](Redlock::close), and no guard says that its lock is
+    /// held, whether the lock was listed or not: [`is_valid`](LockGuard::is_valid) is `false`,
+    /// [`extend`](LockGuard::extend) fails with [`Expired`](crate::LockErrorKind::Expired), and
+    /// renewed locks are lost with [`Gone`](crate::LossCause::Gone). Dropping or unlocking a guard
+    /// is harmless; its [`was_held`](Released::was_held) is `false`. An acquisition that another
+    /// thread has under way fails, or returns a guard that is not valid. Locks that were handed
+    /// over belong to another client and stay.
+    ///
+    /// Other threads do not stop: **a thread in the middle of its work loses its lock there**. So
+    /// stop the work first, or end the process right after this call. The call takes mutexes and
+    /// waits: do not call it in a signal handler, but from a thread that the handler wakes. In a
+    /// forked process it does nothing and returns 0.
+    ///
+    /// Returns the number of unanswered commands, as `shutdown` does.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn wait_for_sigterm() {}
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = muxlock::Redlock::connect(["redis://10.0.0.1"])?;
+    /// redlock.track_locks();
+    /// let ending = redlock.clone();
+    /// std::thread::spawn(move || {
+    ///     wait_for_sigterm();
+    ///     ending.release_all(Duration::from_secs(1));
+    ///     std::process::exit(143);
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn release_all(&self, timeout: Duration) -> usize {
+        let is_owner = self.shared.is_owner_process();
+        self.shared.signals.is_released.fetch_or(is_owner, Ordering::Release);
+        self.close();
+        for lease in self.shared.held(mem::take).into_iter().flat_map(HashMap::into_values) {
+            self.shared.threads.submit(Order::Abandon(lease));
+        }
+        self.shutdown(timeout)
+    }
+
     /// The outcome of an order, without a limit; the default in a forked process.
     fn look<T: Default>(&self, order: Order, read: impl FnOnce(Outcome) -> T) -> T {
         if !self.shared.is_owner_process() {
@@ -596,7 +656,9 @@ impl Redlock {
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {
         match outcome {
             Some(Outcome::Done(Done::Acquired(result))) => {
-                Ok(LockGuard::new(Arc::clone(&self.shared), result?))
+                let guard = LockGuard::new(Arc::clone(&self.shared), result?);
+                // If it came too late to be listed, this guard, which is dropped, releases it.
+                self.shared.none_held().map_or(Ok(guard), Err)
             }
             Some(Outcome::ExpiredBeforeWake(lease)) => {
                 self.shared.abandon(lease);
@@ -615,6 +677,25 @@ impl Shared {
         self.owner.is_current()
     }
 
+    /// Changes the list of locks, if there is one.
+    #[inline]
+    fn held<T>(&self, change: impl FnOnce(&mut HashMap<LockToken, Lease>) -> T) -> Option<T> {
+        self.held.get().and_then(|held| self.change(held, change))
+    }
+
+    /// In a forked process there is no list, because no thread of it may ever unlock the mutex.
+    #[cold]
+    fn change<T, L>(&self, held: &Mutex<L>, change: impl FnOnce(&mut L) -> T) -> Option<T> {
+        let held = self.is_owner_process().then(|| held.lock())?;
+        Some(change(&mut held.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Why no guard of this client holds a lock, if none does.
+    fn none_held(&self) -> Option<LockError> {
+        let forked = (!self.is_owner_process()).then(LockError::forked);
+        forked.or_else(|| self.signals.is_released.load(Ordering::Acquire).then(LockError::expired))
+    }
+
     /// The limit for operations that take one round.
     #[inline]
     fn round_limit(&self) -> Limit<Moment> {
@@ -627,8 +708,8 @@ impl Shared {
         lease: Lease,
         ttl: Duration,
     ) -> (Option<Lease>, Result<(), LockError>) {
-        if !self.is_owner_process() {
-            return (Some(lease), Err(LockError::forked()));
+        if let Some(error) = self.none_held() {
+            return (Some(lease), Err(error));
         }
         let limit = Limit::At(lease.valid_until().after(SLACK));
         match self.threads.run(Order::Extend(lease, ttl), limit) {
@@ -648,6 +729,7 @@ impl Shared {
         if !self.is_owner_process() {
             return Err(LockError::forked());
         }
+        self.held(|held| held.remove(lease.token()));
         match self.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),
@@ -668,6 +750,7 @@ impl Shared {
 
     pub(crate) fn abandon(&self, lease: Lease) {
         if self.is_owner_process() {
+            self.held(|held| held.remove(lease.token()));
             self.threads.submit(Order::Abandon(lease));
         }
     }

@@ -21,6 +21,8 @@ impl Cancel {
 
 pub(super) struct Signals {
     is_closed: AtomicBool,
+    /// Every lock of the client was released.
+    pub(super) is_released: AtomicBool,
     /// Raised since the loop last looked.
     is_raised: AtomicBool,
     waker: mio::Waker,
@@ -28,7 +30,8 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn new(waker: mio::Waker) -> Signals {
-        Signals { is_closed: AtomicBool::new(false), is_raised: AtomicBool::new(false), waker }
+        let [is_closed, is_released, is_raised] = [(); 3].map(|()| AtomicBool::new(false));
+        Signals { is_closed, is_released, is_raised, waker }
     }
 
     /// Ends the waits that share this. The loop is woken only in the process that it belongs to

@@ -102,6 +102,7 @@ impl Redlock {
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
         let (fencing, cancel) = (Fencing::Off, self.cancel.clone());
         let order = Order::Acquire { resource: next, ttl, patience, fencing, cancel };
+        self.shared.held(|locks| locks.remove(held.token()));
         let outcome = match held.given_up(self) {
             None => self.shared.threads.run(order, limit),
             Some(lease) if !is_again => {

@@ -90,7 +90,9 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
             assert_eq!(redlock.stats(), muxlock::Stats::default());
             assert_eq!(redlock.times(), muxlock::Times::default());
             assert_eq!(redlock.shutdown(TTL), 0);
-            assert!(!format!("{redlock:?}").is_empty());
+            redlock.track_locks();
+            assert_eq!(redlock.release_all(TTL), 0);
+            assert!(!redlock.is_closed() && !format!("{redlock:?}").is_empty());
             drop(lock);
             drop(redlock.clone());
 

@@ -7,6 +7,7 @@
 
 mod counts;
 mod deletes;
+mod endings;
 mod examples;
 mod fakes;
 mod family;

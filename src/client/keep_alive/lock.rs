@@ -129,13 +129,13 @@ impl KeptLock {
         // From here on it cleans up when it is dropped, as when a logger panics.
         let lock = KeptLock { shared: Arc::clone(&shared), renewed, key };
         match shared.threads.run(order, Limit::At(until)) {
-            Some(Outcome::Renewing(_)) => Ok(lock),
-            // The thread that runs the loop is delayed, and the lock has expired.
-            None => {
+            Some(Outcome::Renewing(_)) if shared.none_held().is_none() => Ok(lock),
+            // The thread that runs the loop is delayed, and the lock has expired; or all locks were
+            // released.
+            _ => {
                 let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
                 Err(KeepAliveError::new(kind, LockGuard::new(shared, lock.renewed.over())))
             }
-            Some(_) => unreachable!("the lock was to be renewed"),
         }
     }
 
@@ -173,10 +173,7 @@ impl KeptLock {
     /// Each renewal raises it. Once it has been zero, it stays zero. It is zero in a process that
     /// was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        if !self.shared.is_owner_process() {
-            return Duration::ZERO;
-        }
-        self.renewed.remaining()
+        self.shared.none_held().map_or_else(|| self.renewed.remaining(), |_| Duration::ZERO)
     }
 
     /// Whether the lock is valid right now.
@@ -194,10 +191,7 @@ impl KeptLock {
     /// If no renewal has succeeded by then, it becomes `true` at the [notice](KeepAlive::notice)
     /// before the validity ends, even if no thread of the client is scheduled.
     pub fn is_lost(&self) -> bool {
-        if !self.shared.is_owner_process() {
-            return true;
-        }
-        self.renewed.loss().is_some()
+        self.loss().is_some()
     }
 
     /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
@@ -205,10 +199,10 @@ impl KeptLock {
     /// Between the notice and the client's own report, which follows at once, the cause is
     /// [`Unavailable`](crate::LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
-        if !self.shared.is_owner_process() {
-            return Some(self.renewed.forked());
-        }
-        self.renewed.loss()
+        let cause =
+            if self.shared.is_owner_process() { LossCause::Gone } else { LossCause::Forked };
+        let lost = self.shared.none_held().map(|_| self.renewed.lost_by(cause));
+        lost.or_else(|| self.renewed.loss())
     }
 
     /// Same as [`loss`](KeptLock::loss), for the operator `?` between two steps of the work.
@@ -346,7 +340,7 @@ impl LossWatch {
     /// is still renewed, or was unlocked, stopped or dropped.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
         if !self.owner.is_current() {
-            return Some(self.renewed.forked());
+            return Some(self.renewed.lost_by(LossCause::Forked));
         }
         self.renewed.wait_for_loss(Clock.now().after(timeout))
     }
@@ -362,8 +356,8 @@ impl fmt::Debug for LossWatch {
 
 /// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
 fn check(shared: &Shared, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
-    if !shared.is_owner_process() {
-        return Err(LockError::forked());
+    if let Some(error) = shared.none_held() {
+        return Err(error);
     }
     let config = &shared.config;
     let ttl = config.ttl(lease.ttl())?;
@@ -379,6 +373,7 @@ impl Drop for KeptLock {
         let (lease_at, on_loss) = self.renewed.give_up();
         // Before calls that may panic: the thread would otherwise still wait for this lock.
         self.shared.renewer.remove(self.key);
+        self.shared.held(|held| held.remove(self.token()));
         match lease_at {
             LeaseAt::Here(lease) => self.shared.abandon(lease),
             LeaseAt::Engine(op) => self.shared.threads.submit(Order::Stop(op)),

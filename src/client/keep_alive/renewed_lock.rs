@@ -129,9 +129,9 @@ impl RenewedLock {
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
 
-    /// In a forked process.
-    pub(super) fn forked(&self) -> Loss {
-        let (resource, cause) = (self.lease.resource().clone(), LossCause::Forked);
+    /// Its loss with all other locks of the client.
+    pub(in crate::client) fn lost_by(&self, cause: LossCause) -> Loss {
+        let resource = self.lease.resource().clone();
         Loss { resource, cause, remaining: Duration::ZERO, error: None }
     }
 
