@@ -4,10 +4,11 @@ use std::fmt;
 
 use crate::moment::Moment;
 
-/// Random bytes in a token: 160 bits, the size that the Redis documentation suggests (R6).
-pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
-/// Two hexadecimal digits for each random byte.
-pub(crate) const TOKEN_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
+/// Random bytes in a token: 128 bits, six more than in a random UUID (R6).
+pub(crate) const TOKEN_RANDOM_BYTES: usize = 16;
+/// Two hexadecimal digits for each of them, and for the four of the tag. It tells the clients on a
+/// server apart, and is no secret.
+pub(crate) const TOKEN_BYTES: usize = 2 * (TOKEN_RANDOM_BYTES + size_of::<u32>());
 
 /// Each byte as two hexadecimal digits.
 const HEX: [[u8; 2]; 256] = {
@@ -29,8 +30,9 @@ pub(crate) fn hex(byte: u8) -> [u8; 2] {
 /// The random value that identifies one acquisition. It is the key's value on the masters.
 ///
 /// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
-/// attempt draws a new one from the operating system. It is *not* a fencing token: it identifies
-/// the holder and has no order.
+/// attempt draws 128 new random bits from the operating system. The last 8 digits are the tag of
+/// the client, by which `muxlock inspect` finds its name in `CLIENT LIST`. It is *not* a fencing
+/// token: it identifies the holder and has no order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockToken([u8; TOKEN_BYTES]);
 
@@ -44,9 +46,9 @@ impl LockToken {
         text.iter().all(is_digit).then_some(LockToken(*text))
     }
 
-    /// Random bytes as lower-case hexadecimal digits. Raw bytes would garble the error messages,
-    /// `MONITOR` output and logs of the masters.
-    pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {
+    /// Bytes as lower-case hexadecimal digits. Raw bytes would garble the error messages, `MONITOR`
+    /// output and logs of the masters.
+    pub(crate) fn from_random(random: [u8; TOKEN_BYTES / 2]) -> LockToken {
         let mut text = [0; TOKEN_BYTES];
         for (pair, byte) in text.chunks_exact_mut(2).zip(random) {
             pair.copy_from_slice(&hex(byte));
@@ -83,7 +85,7 @@ pub(crate) const FINGERPRINT_BYTES_MAX: usize = 8;
 /// The beginning of a [`LockToken`], for logs: enough to tell holders apart, but not to release or
 /// extend the lock.
 ///
-/// For a token of this crate, it is the first 8 of 40 hexadecimal digits; 128 random bits stay
+/// For a token of this crate, it is the first 8 of 40 hexadecimal digits; 96 random bits stay
 /// secret. For another client's value, it is the first 8 bytes, at most a third. If the value has
 /// less than 24 bytes, it is the first 8 hexadecimal digits of its SHA-1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,9 +123,9 @@ impl fmt::Debug for Fingerprint {
 
 /// The source of randomness of the engine. It is a trait so that a simulation can replay it.
 pub trait Entropy: Send + Sync {
-    /// 20 random bytes for a fresh token, from the operating system; `None` if it returns none. A
-    /// token that is used twice makes locks unsafe. Tokens can be drawn in advance for attempts
-    /// that start within a millisecond of each other.
+    /// 20 bytes for a fresh token: 16 random ones from the operating system, and the client's tag.
+    /// `None` if the system returns none. A token that is used twice makes locks unsafe. Tokens can
+    /// be drawn in advance for attempts that start within a millisecond of each other.
     fn token(&mut self, now: Moment) -> Option<[u8; 20]>;
 
     /// Discards the tokens that were drawn in advance. The engine's caller asks for this before a
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn token_is_lower_case_hex_and_hidden_in_debug() {
-        let mut random = [0; TOKEN_RANDOM_BYTES];
+        let mut random = [0; TOKEN_BYTES / 2];
         random[0] = 0xf0;
         random[19] = 0x0f;
         let token = LockToken::from_random(random);

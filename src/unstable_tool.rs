@@ -3,6 +3,7 @@
 //!
 //! **Semantic versioning does not cover this module.** Any release may change it.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
 pub use crate::mux::{Dialled, Failover};
-use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix};
+use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix, of_process};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
 use crate::outcome::{NodeOutcome, NodeReport};
@@ -175,6 +176,10 @@ pub trait ConfigExt {
     /// The settings of a master.
     fn master(&self, node: usize) -> MasterSettings<'_>;
 
+    /// Its clients say that they run this program, unless they have another
+    /// [`client_name`](crate::Builder::client_name).
+    fn on_behalf_of(self, program: &OsStr) -> Self;
+
     /// The settings that all masters have in common.
     fn common(&self) -> CommonSettings<'_>;
 
@@ -238,6 +243,13 @@ impl ConfigExt for Config {
             durable: *durable,
             tls: of.tls_settings(),
         }
+    }
+
+    fn on_behalf_of(mut self, program: &OsStr) -> Self {
+        if self.client_name.is_empty() {
+            self.client_name = of_process(Some(program));
+        }
+        self
     }
 
     fn common(&self) -> CommonSettings<'_> {

@@ -47,6 +47,7 @@ pub struct Builder {
     pub(super) waiting: Waiting,
     pub(super) heal: Heal,
     pub(super) resolver: Resolver,
+    pub(super) client_name: Option<String>,
     #[cfg(feature = "tls-no-provider")]
     pub(super) tls: Option<Tls>,
 }
@@ -67,6 +68,7 @@ impl Default for Builder {
             waiting: Waiting::default(),
             heal: Heal::default(),
             resolver: Resolver::default(),
+            client_name: None,
             #[cfg(feature = "tls-no-provider")]
             tls: None,
         }
@@ -314,6 +316,20 @@ impl Builder {
     #[cfg(feature = "tls-no-provider")]
     pub fn tls(mut self, tls: Tls) -> Builder {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Text that describes this client in `CLIENT LIST`, instead of its host, process id, program
+    /// and start; at most 100 characters from `!` to `~`.
+    ///
+    /// Each connection has a name like
+    /// `muxlock/0.1.0:tag=1a2b3c4d:pid=4711:host=web-3:cmd=orders:start=1764230000`, by which
+    /// `muxlock inspect` shows who holds a lock. The tag is drawn for each client and ends all its
+    /// tokens. Arguments of the program are left out. With `client_name("orders/eu")`, the part
+    /// after the tag is `:name=orders/eu`. With an empty text, it is missing: choose that if other
+    /// users of the servers must not learn host and program.
+    pub fn client_name(mut self, name: impl Into<String>) -> Builder {
+        self.client_name = Some(name.into());
         self
     }
 

@@ -70,6 +70,11 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
+    /// The client name is too long, or has a character that a server refuses, such as a space.
+    ClientName {
+        /// The value that was given.
+        name: String,
+    },
     /// [`Heal`](crate::settings::Heal) is on, but the
     /// [`RestartGuard`](crate::settings::RestartGuard) of a node is off.
     HealUnguarded {
@@ -128,6 +133,9 @@ impl fmt::Display for ConfigError {
                     "fencing_key has {bytes} bytes: it must have 1 to {max}, and differ from \
                      flush_marker"
                 )
+            }
+            ConfigError::ClientName { name } => {
+                write!(f, "client_name is {name:?}: it can have 100 characters from ! to ~")
             }
             ConfigError::HealUnguarded { node } => {
                 write!(

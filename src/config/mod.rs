@@ -38,6 +38,8 @@ const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The longest key prefix, in bytes.
 const KEY_PREFIX_BYTES_MAX: usize = 256;
+/// The longest text for `CLIENT SETNAME`, in bytes.
+const CLIENT_NAME_BYTES_MAX: usize = 100;
 /// The name of a key that is never written.
 const PROBE_NAME: &[u8] = b"muxlock:probe";
 /// The name of the key that says when clients first saw a promoted server (R33).
@@ -62,6 +64,9 @@ pub struct Config {
     pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
     pub(crate) resolver: Resolver,
+    /// What follows the tag in the name for `CLIENT SETNAME`; empty for a description of the
+    /// process. In a driver, the whole name.
+    pub(crate) client_name: String,
     /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Key,
     /// The key that says when clients first saw a promoted server.
@@ -165,6 +170,10 @@ impl Config {
         if bytes > KEY_PREFIX_BYTES_MAX {
             return Err(ConfigError::KeyPrefix { bytes, max: KEY_PREFIX_BYTES_MAX });
         }
+        let name = builder.client_name.as_deref().unwrap_or_default();
+        if name.len() > CLIENT_NAME_BYTES_MAX || !name.bytes().all(|it| it.is_ascii_graphic()) {
+            return Err(ConfigError::ClientName { name: name.into() });
+        }
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let fencing_key = checked_fencing_key(builder, flush_marker.as_ref())?;
         let nodes = node_configs(builder, parse_all(&builder.nodes)?)?;
@@ -184,6 +193,7 @@ impl Config {
             waiting: builder.waiting,
             heal: builder.heal,
             resolver: builder.resolver.clone(),
+            client_name: builder.client_name.iter().map(|name| format!(":name={name}")).collect(),
             probe_key: own_key(PROBE_NAME, &builder.key_prefix),
             sighting_key: own_key(SIGHTING_NAME, &builder.key_prefix),
         })
@@ -468,6 +478,11 @@ mod tests {
         assert!(base().drift_factor(f64::NAN).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 257]).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 256]).config().is_ok());
+        for name in ["orders eu", "a\n", "caf\u{e9}", &"n".repeat(101)] {
+            let error = base().client_name(name).config().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("client_name is {name:?}: ")), "{error}");
+        }
+        assert!(base().client_name("n".repeat(100)).config().is_ok());
         assert!(base().flush_marker("").config().is_err());
         assert!(base().flush_marker(vec![b'x'; 257]).config().is_err());
         assert!(base().flush_marker(vec![b'x'; 256]).config().is_ok());

@@ -24,6 +24,7 @@ use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeEvent, NodeSet, N
 use crate::resp::{self, Protocol};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
+use crate::sys::name::of_process;
 
 /// Commands are gathered into one write up to about this many bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
@@ -107,14 +108,19 @@ impl Connection {
 
 impl Driver {
     /// A driver that uses the tokens of `registry` from `first` on, one for each node.
-    pub(crate) fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Driver> {
+    pub(crate) fn new(mut config: Config, registry: &Registry, first: Token) -> io::Result<Driver> {
         if first.0.checked_add(config.nodes()).is_none() {
             let nodes = config.nodes();
             let reason = format!("{first:?} leaves no room for a token of each of {nodes} nodes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
+        let entropy = SystemEntropy::new();
+        let own = Some(config.client_name).filter(|own| !own.is_empty());
+        let own = own.unwrap_or_else(|| of_process(None));
+        let name = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
+        config.client_name = format!("{name}:tag={:08x}{own}", entropy.tag);
         let config = Arc::new(config);
-        let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
+        let engine = Engine::new(Arc::clone(&config), Box::new(entropy));
         let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();
         let mut records = Records::default();
         match config.nodes() {

@@ -23,7 +23,7 @@ pub enum Command<'a> {
         db: u32,
     },
     /// `CLIENT SETNAME`, so that operators see the client in `CLIENT LIST`.
-    SetName,
+    SetName(&'a [u8]),
     /// `CLIENT ID`: the server's number for this connection.
     ClientId,
     /// `CLIENT KILL ID`: ends another connection. Commands that the server has not read from it are

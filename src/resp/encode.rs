@@ -13,8 +13,6 @@ use super::{lock_kinds, sighting, trial, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
-const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
-
 /// The beginning of the commands that every lock uses, up to the key's length.
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
 const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
@@ -40,7 +38,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
         },
         Command::Select { db } => append(out, &[b"SELECT", decimal(db.into(), &mut digits)]),
-        Command::SetName => append(out, &[b"CLIENT", b"SETNAME", CLIENT_NAME.as_bytes()]),
+        Command::SetName(name) => append(out, &[b"CLIENT", b"SETNAME", name]),
         Command::ClientId => append(out, &[b"CLIENT", b"ID"]),
         Command::Kill { connection } => {
             let id = decimal(connection.unsigned_abs(), &mut digits);

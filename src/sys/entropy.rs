@@ -4,7 +4,7 @@ use rand::rngs::{SmallRng, SysRng};
 use rand::{Rng, SeedableRng, TryRng};
 
 use crate::moment::Moment;
-use crate::token::{Entropy, TOKEN_RANDOM_BYTES};
+use crate::token::{Entropy, TOKEN_BYTES, TOKEN_RANDOM_BYTES};
 
 /// Most tokens drawn by one getrandom call. They are 240 bytes: getrandom(2) returns requests of up
 /// to 256 bytes in full, and no signal interrupts it.
@@ -23,8 +23,10 @@ const DRAWN_TOGETHER_NANOS_MAX: u64 = 1_000_000;
 /// which is unavoidable, and of those that started within the last millisecond. A forked child
 /// cannot use its parent's client at all (R24).
 pub(crate) struct SystemEntropy {
+    /// It replaces the end of each token. Each client has its own, even after a fork.
+    pub(crate) tag: u32,
     jitter: SmallRng,
-    drawn: [[u8; TOKEN_RANDOM_BYTES]; DRAWN_MAX],
+    drawn: [[u8; TOKEN_BYTES / 2]; DRAWN_MAX],
     /// Number of unused tokens: the first `left` entries of `drawn`.
     left: usize,
     /// Tokens given out since the last `forget`, and in the period before it.
@@ -36,11 +38,12 @@ pub(crate) struct SystemEntropy {
 
 impl SystemEntropy {
     pub(crate) fn new() -> SystemEntropy {
-        // Without randomness from the system, drawing tokens fails with an error; jitter need not
-        // fail.
-        let jitter = SmallRng::try_from_rng(&mut SysRng).unwrap_or(SmallRng::seed_from_u64(1));
-        let drawn = [[0; TOKEN_RANDOM_BYTES]; DRAWN_MAX];
-        SystemEntropy { jitter, drawn, left: 0, had: 0, had_before: 0, drawn_at: None }
+        // Without randomness from the system, drawing tokens fails with an error; jitter and tag
+        // need not fail.
+        let mut jitter = SmallRng::try_from_rng(&mut SysRng).unwrap_or(SmallRng::seed_from_u64(1));
+        let drawn = [[0; TOKEN_BYTES / 2]; DRAWN_MAX];
+        let tag = jitter.next_u32();
+        SystemEntropy { tag, jitter, drawn, left: 0, had: 0, had_before: 0, drawn_at: None }
     }
 
     fn draw(&mut self) -> Option<()> {
@@ -52,7 +55,7 @@ impl SystemEntropy {
 }
 
 impl Entropy for SystemEntropy {
-    fn token(&mut self, now: Moment) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
+    fn token(&mut self, now: Moment) -> Option<[u8; TOKEN_BYTES / 2]> {
         let is_together = |at: Moment| now.nanos_since(at) <= DRAWN_TOGETHER_NANOS_MAX;
         if !self.drawn_at.is_some_and(is_together) {
             self.forget();
@@ -63,7 +66,9 @@ impl Entropy for SystemEntropy {
         }
         self.left -= 1;
         self.had += 1;
-        Some(self.drawn[self.left])
+        let mut token = self.drawn[self.left];
+        token[TOKEN_RANDOM_BYTES..].copy_from_slice(&self.tag.to_be_bytes());
+        Some(token)
     }
 
     fn forget(&mut self) {
@@ -120,7 +125,8 @@ mod tests {
         for together in [1, 2, 3, DRAWN_MAX, 1, 100, 7, 1, 1] {
             for _ in 0..together {
                 let token = entropy.token(at(1_000)).unwrap();
-                assert_ne!(token, [0; TOKEN_RANDOM_BYTES]);
+                assert_ne!(token[..TOKEN_RANDOM_BYTES], [0; TOKEN_RANDOM_BYTES]);
+                assert_eq!(token[TOKEN_RANDOM_BYTES..], entropy.tag.to_be_bytes());
                 assert!(seen.insert(token));
                 assert!(entropy.left < DRAWN_MAX);
             }

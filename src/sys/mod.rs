@@ -3,4 +3,5 @@
 pub(crate) mod clock;
 pub(crate) mod entropy;
 pub(crate) mod event_count;
+pub(crate) mod name;
 pub(crate) mod process;

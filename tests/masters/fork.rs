@@ -75,6 +75,7 @@ fn joined(id: libc::pid_t) {
 fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
     alone("forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent", |redlock, urls| {
         let lock = redlock.try_lock("held", TTL).unwrap();
+        let tag = lock.token().as_bytes()[32..].to_vec();
         let mut slot = Some(lock);
         let mut swapped = Some(redlock.try_lock("swapped", TTL).unwrap());
         in_a_fork(|| {
@@ -99,7 +100,10 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
             // A client of the child's own works, and contends with the parent.
             let own = all_ready(&patient(urls.iter().cloned()));
             assert!(own.try_lock("held", TTL).unwrap_err().is_contended());
-            assert!(own.try_lock("own", TTL).unwrap().unlock().unwrap().was_held());
+            let lock = own.try_lock("own", TTL).unwrap();
+            // R6: the tag of the parent's client is not that of the child's.
+            assert_ne!(lock.token().as_bytes()[32..], tag);
+            assert!(lock.unlock().unwrap().was_held());
             // A process that was forked from this one is refused in turn.
             in_a_fork(|| {
                 let refused = own.try_lock("other", TTL).unwrap_err();

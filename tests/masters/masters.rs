@@ -517,6 +517,47 @@ fn every_attempt_has_a_token_of_its_own() {
     assert_eq!(tokens.len(), 500, "R6");
 }
 
+/// R6: the digits after the tag's are random, and the tag is that of the connections' names.
+#[test]
+fn clients_have_tags_and_names_of_their_own() {
+    let masters = start(1);
+    let own = || patient(masters.urls()).connect().unwrap();
+    let named = |name: &str| patient(masters.urls()).client_name(name).connect().unwrap();
+    let clients = [own(), own(), named("orders/eu:1"), named("")];
+    let tags = clients.each_ref().map(|client| {
+        let lock = client.try_lock(KEY, TTL).unwrap();
+        let tag = str::from_utf8(&lock.token().as_bytes()[32..]).unwrap().to_owned();
+        let second = client.try_lock("other", TTL).unwrap();
+        assert_eq!(&second.token().as_bytes()[32..], tag.as_bytes());
+        assert_ne!(second.token().as_bytes()[..32], lock.token().as_bytes()[..32]);
+        tag
+    });
+    assert_eq!(tags.iter().collect::<BTreeSet<_>>().len(), 4, "{tags:?}");
+
+    let Value::Bulk(list) = masters[0].query(&[b"CLIENT", b"LIST"]).unwrap() else {
+        panic!("a text")
+    };
+    let list = String::from_utf8(list).unwrap();
+    let names: Vec<_> =
+        list.split([' ', '\n']).filter_map(|field| field.strip_prefix("name=muxlock/")).collect();
+    let of = |tag: &String| {
+        let head = format!("{}:tag={tag}", env!("CARGO_PKG_VERSION"));
+        let mut rest = names.iter().filter_map(|name| name.strip_prefix(&head));
+        (rest.next().unwrap_or_else(|| panic!("{tag} in {list}")), rest.next())
+    };
+    for tag in &tags[..2] {
+        let (name, other) = of(tag);
+        let process = format!(":pid={}:host=", std::process::id());
+        assert!(name.starts_with(&process) && name.contains(":cmd=masters-"), "{name}");
+        let start = name.rsplit_once(":start=").unwrap().1.parse::<u64>().unwrap();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        assert!((now - 3_600..=now).contains(&start), "{start} and {now}");
+        assert_eq!(other, None);
+    }
+    assert_eq!(of(&tags[2]), (":name=orders/eu:1", None));
+    assert_eq!(of(&tags[3]), (":name=", None), "it says nothing");
+}
+
 // ---- Masters that are down, frozen or restarted ----
 
 #[test]

@@ -99,7 +99,8 @@ impl Desk {
     pub(crate) fn has_channel(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.channel.is_none() {
             let random = cx.entropy.token(cx.now);
-            let half = random.and_then(|random| random.first_chunk().copied());
+            // Its last digits name the client, like those of its tokens.
+            let half = random.and_then(|random| random.last_chunk().copied());
             self.channel = half.map(|half| Box::new(Channel::new(half)));
         }
         self.channel.is_some()

@@ -87,7 +87,7 @@ impl From<&Command<'_>> for Asked {
     #[inline]
     fn from(command: &Command<'_>) -> Asked {
         match command {
-            Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
+            Command::Authenticate(_) | Command::Select { .. } | Command::SetName(_) => {
                 Asked::Handshake
             }
             Command::ClientId => Asked::ClientId,

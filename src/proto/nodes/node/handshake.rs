@@ -47,7 +47,7 @@ impl Node {
                 password: self.guard.settings().password.as_deref().unwrap_or_default(),
             }),
             HandshakeStep::Select => Command::Select { db: self.guard.settings().db },
-            HandshakeStep::SetName => Command::SetName,
+            HandshakeStep::SetName => Command::SetName(self.config.client_name.as_bytes()),
             HandshakeStep::ClientId => Command::ClientId,
             HandshakeStep::Info(section) => Command::Info(section),
             HandshakeStep::Time => Command::Time,
