@@ -86,6 +86,9 @@ impl fmt::Debug for Owner {
 
 /// The masters' answers about a resource: see [`Redlock::inspect`](crate::Redlock::inspect).
 ///
+/// It has the holder's fingerprint. `muxlock inspect` also looks up the holder's host, process and
+/// program, which are in the names of connections ([`client_name`](crate::Builder::client_name)).
+///
 /// It is past when you read it, and no permission to do anything: only a lock is.
 #[derive(Debug, Clone)]
 pub struct Inspection {

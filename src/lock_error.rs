@@ -17,7 +17,8 @@ use crate::resource::{
 pub enum LockErrorKind {
     /// Another holder has the lock, perhaps another thread of this client, or competing attempts
     /// split the masters so that none has a quorum. Try again later. If the error lists no node,
-    /// this client holds the lock or is acquiring it, and asked no master.
+    /// this client holds the lock or is acquiring it, and asked no master. `muxlock inspect` shows
+    /// the holder's host, process and program.
     Contended,
     /// Too few masters gave a vote for a quorum. The others were down, slow, refused or in
     /// quarantine; check the masters that the error lists, and [`ready_in`](LockError::ready_in).

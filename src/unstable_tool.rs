@@ -247,7 +247,7 @@ impl ConfigExt for Config {
 
     fn on_behalf_of(mut self, program: &OsStr) -> Self {
         if self.client_name.is_empty() {
-            self.client_name = of_process(Some(program));
+            self.client_name = of_process(Some(program)).into();
         }
         self
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use muxlock::inspection::{Inspection, NodeInspection};
 use muxlock::node::NodeOutcome;
 use muxlock::unstable_tool::{ConfigExt, printable};
-use muxlock::{Config, Redlock, quorum};
+use muxlock::{Config, Fingerprint, Redlock, quorum};
 use serde_json::{Value, json};
 
+use super::holder::{Answers, Client, Holder, READERS_MAX, Tag};
 use super::options::{Options, duration};
 use super::queue::{self, Entry, Queue};
 use super::read_locks::{self, ReadLocks};
@@ -32,13 +33,17 @@ pub const WATCH_MIN: Duration = Duration::from_millis(100);
 /// is too short to release the lock. The answer can be outdated when you read
 /// it. To be sure that the lock is free, take it.
 ///
+/// It also shows the holder's host, process id, command, start and address, or the
+/// text that the client has chosen instead. This needs +client|list. With
+/// `muxlock run --as VALUE`, it shows the value. This needs +hget.
+///
 /// If clients wait in a queue, it shows the queue on each master: its length and
 /// the first entries with their positions. An entry is the channel of a client. If
 /// no client listens there, the client has ended, and the next release removes the
 /// entry. This needs +llen +lrange +pubsub|numsub.
 ///
-/// For a resource with read locks, it shows their number on each master. This
-/// needs +type +time +zcount +pttl.
+/// For a resource with read locks, it shows their number on each master and up to
+/// ten readers. This needs +type +time +zcount +zrange +pttl.
 ///
 /// Exit status: 0 if one holder or read locks have a quorum of masters, 1 if not,
 /// 2 if it could not start, 3 if too few masters answered.
@@ -92,7 +97,7 @@ fn watch(
             true => format!("{CLEAR}{}", args.show(&seen)),
             false if state == before => String::new(),
             false if args.json => args.show(&seen),
-            false => format!("{}\n", summary(&args.resource, &seen)),
+            false => format!("{}{}\n", summary(&args.resource, &seen), seen.holder_as_tail()),
         };
         before = state;
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -109,6 +114,8 @@ struct Seen {
     queues: Vec<Option<Result<Queue, Failure>>>,
     /// The read locks on each master that has some.
     read_locks: Vec<Option<ReadLocks>>,
+    /// The clients; nothing if the lock is free.
+    answers: Option<Answers>,
 }
 
 impl Seen {
@@ -117,6 +124,45 @@ impl Seen {
         let has_some = |read_locks: &&ReadLocks| read_locks.count > 0;
         let count = self.read_locks.iter().flatten().filter(has_some).count();
         (count >= quorum(self.read_locks.len())).then_some(count)
+    }
+
+    /// The one with this fingerprint.
+    fn holder(&self, print: Fingerprint) -> Option<Holder> {
+        self.answers.as_ref()?.holder(0, print).filter(|_| print.as_bytes() != REVOKED)
+    }
+
+    fn holder_words(&self, print: Fingerprint) -> Option<String> {
+        self.answers.as_ref()?.holder_words(0, print).filter(|_| print.as_bytes() != REVOKED)
+    }
+
+    /// The holder's client, behind the line for a change.
+    fn holder_as_tail(&self) -> String {
+        let words = self.inspection.holder().and_then(|holder| self.holder_words(holder));
+        words.map_or_else(String::new, |words| format!("; client: {words}"))
+    }
+
+    /// A line for each holder and reader.
+    fn clients_as_text(&self) -> String {
+        let Some(answers) = &self.answers else { return String::new() };
+        let mut prints = Vec::new();
+        for holding in self.inspection.nodes().iter().filter_map(|node| node.holding) {
+            if !prints.contains(&holding.holder()) {
+                prints.push(holding.holder());
+            }
+        }
+        let holder = |print| Some(format!("{print}: {}\n", self.holder_words(print)?));
+        let mut text: String = prints.into_iter().filter_map(holder).collect();
+        let readers = answers.readers(0);
+        let reader = |tag: &_| Some(format!("reader: {}\n", answers.words(*tag)?));
+        text.extend(readers.iter().filter_map(reader));
+        let count = self.read_locks.iter().flatten().map(|it| it.count).max().unwrap_or(0);
+        let more = count.saturating_sub(READERS_MAX as u64);
+        if more > 0 && !readers.is_empty() {
+            text.push_str(&format!("and {more} more\n"));
+        }
+        let unknown = answers.clients.obstacle();
+        text.extend(unknown.map(|why| format!("clients are unknown: {why}\n")));
+        text
     }
 }
 
@@ -136,7 +182,15 @@ impl Args {
             is_other_type(&inspection.nodes()[node])
                 .then(|| read_locks::ask(config, node, &key, within).ok().flatten())?
         });
-        Ok(Seen { inspection, queues, read_locks })
+        let waits = |queue: &Option<Result<Queue, _>>| {
+            queue.as_ref().is_some_and(|queue| queue.as_ref().is_ok_and(|it| it.length > 0))
+        };
+        let is_held = |node: &NodeInspection| node.outcome == NodeOutcome::Held;
+        let is_used = inspection.nodes().iter().any(is_held) || queues.iter().any(waits);
+        let answered: Vec<usize> =
+            nodes.into_iter().filter(|node| queues[*node].is_some()).collect();
+        let answers = is_used.then(|| Answers::ask(config, &answered, &[key], within));
+        Ok(Seen { inspection, queues, read_locks, answers })
     }
 
     fn show(&self, seen: &Seen) -> String {
@@ -197,8 +251,9 @@ fn as_text(resource: &str, seen: &Seen) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    text.push_str(&seen.clients_as_text());
     for (node, queue) in inspection.nodes().iter().zip(&seen.queues) {
-        text.extend(queue.as_ref().map(|queue| queue_as_text(&node.address, queue)));
+        text.extend(queue.as_ref().map(|queue| queue_as_text(seen, &node.address, queue)));
     }
     text.push_str(&summary(resource, seen));
     text.push('\n');
@@ -206,7 +261,7 @@ fn as_text(resource: &str, seen: &Seen) -> String {
 }
 
 /// Nothing for a master without a queue.
-fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
+fn queue_as_text(seen: &Seen, address: &str, queue: &Result<Queue, Failure>) -> String {
     let queue = match queue {
         Ok(queue) if queue.length == 0 => return String::new(),
         Ok(queue) => queue,
@@ -214,9 +269,11 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
     };
     let mut text = format!("queue on {address}: {}\n", queue.length);
     for (position, entry) in queue.entries.iter().enumerate() {
-        let client = entry.client.as_deref().unwrap_or("another client library");
+        let channel = entry.channel.as_deref().unwrap_or("another client library");
         let listens = if entry.listens { "listening" } else { "not listening" };
-        text.push_str(&format!("  {position}  {client}  {listens}\n"));
+        let client = seen.answers.as_ref().and_then(|it| it.clients.get(entry.tag()?));
+        let client = client.map_or_else(String::new, |client| format!("  {client}"));
+        text.push_str(&format!("  {position}  {channel}  {listens}{client}\n"));
     }
     if queue.more() > 0 {
         text.push_str(&format!("  and {} more\n", queue.more()));
@@ -323,6 +380,10 @@ fn seconds(time: Duration) -> String {
 fn as_json(resource: &str, seen: &Seen) -> Value {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let inspection = &seen.inspection;
+    let answers = seen.answers.as_ref();
+    let client = |tag| answers.and_then(|it| it.clients.get(tag?)).map(Client::as_json);
+    let holder = |print| client(seen.holder(print)?.tag);
+    let value = |print| seen.holder(print)?.value;
     type Asked<'a> =
         ((&'a NodeInspection, &'a Option<Result<Queue, Failure>>), &'a Option<ReadLocks>);
     let node = |((node, queue), read_locks): Asked<'_>| {
@@ -335,6 +396,8 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
                 _ => "unknown",
             },
             "holder": node.holding.map(|holding| holding.holder().to_string()),
+            "client": node.holding.and_then(|it| holder(it.holder())),
+            "value": node.holding.and_then(|it| value(it.holder())),
             "expires_in_ms": match read_locks {
                 Some(read_locks) => Some(read_locks.left),
                 None => node.holding.and_then(|it| it.expires_in()),
@@ -342,21 +405,26 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
             .map(millis),
             "read_locks": read_locks.as_ref().map(|read_locks| read_locks.count),
             "said": read_locks.as_ref().map_or_else(|| said(node), ReadLocks::said),
-            "queue": queue.as_ref().and_then(|queue| queue.as_ref().ok()).map(queue_as_json),
+            "queue": queue.as_ref().and_then(|queue| queue.as_ref().ok()).map(|queue| queue_as_json(queue, client)),
         })
     };
     json!({
         "resource": resource,
         "holder": inspection.holder().map(|holder| holder.to_string()),
+        "client": inspection.holder().and_then(holder),
+        "value": inspection.holder().and_then(value),
+        "readers": answers.map_or_else(Vec::new, |it| it.readers(0).into_iter().map(client).collect()),
+        "clients_unknown": answers.and_then(|it| it.clients.obstacle()),
         "free_in_ms": inspection.free_in().map(millis),
         "nodes": inspection.nodes().iter().zip(&seen.queues).zip(&seen.read_locks).map(node).collect::<Vec<_>>(),
     })
 }
 
-fn queue_as_json(queue: &Queue) -> Value {
-    let entry = |(position, Entry { client, listens }): (usize, &Entry)| {
-        let listens = *listens;
-        json!({ "position": position, "client": client, "listens": listens })
+fn queue_as_json(queue: &Queue, client: impl Fn(Option<Tag>) -> Option<Value>) -> Value {
+    let entry = |(position, entry): (usize, &Entry)| {
+        let (channel, listens) = (&entry.channel, entry.listens);
+        let client = client(entry.tag());
+        json!({ "position": position, "channel": channel, "client": client, "listens": listens })
     };
     let entries: Vec<_> = queue.entries.iter().enumerate().map(entry).collect();
     json!({"length": queue.length, "entries": entries, "more": queue.more()})

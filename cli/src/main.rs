@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod histogram;
+mod holder;
 mod inspect;
 mod list;
 mod manual;

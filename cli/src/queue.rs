@@ -5,6 +5,7 @@ use std::time::Duration;
 use muxlock::Config;
 use muxlock::testing::Value;
 
+use super::holder::Tag;
 use super::wire::{Failure, Wire};
 
 /// The suffix of a queue's key, behind the lock's key.
@@ -27,7 +28,7 @@ pub struct Queue {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its channel. `None` if it is something else, which is not shown.
-    pub client: Option<String>,
+    pub channel: Option<String>,
     /// Whether a connection listens to it. Without one, the next release drops the entry.
     pub listens: bool,
 }
@@ -57,7 +58,7 @@ pub fn ask(config: &Config, node: usize, key: &[u8], within: Duration) -> Result
     };
     let heard = heard.into_iter().skip(1).step_by(2);
     let entry = |(entry, heard): (Vec<u8>, Value)| Entry {
-        client: client(&entry),
+        channel: channel(&entry),
         listens: matches!(heard, Value::Integer(1..)),
     };
     Ok(Queue { length, entries: entries.into_iter().zip(heard).map(entry).collect() })
@@ -75,10 +76,17 @@ fn bulks(reply: Value) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 /// An entry that is a channel. Others may be anything, and a secret too.
-fn client(entry: &[u8]) -> Option<String> {
+fn channel(entry: &[u8]) -> Option<String> {
     let id = entry.strip_prefix(CHANNEL)?;
     let is_id = id.len() == ID_LENGTH && id.iter().all(u8::is_ascii_hexdigit);
     is_id.then(|| String::from_utf8_lossy(entry).into_owned())
+}
+
+impl Entry {
+    /// The tag of the client.
+    pub fn tag(&self) -> Option<Tag> {
+        Tag::at_end_of(self.channel.as_ref()?.as_bytes())
+    }
 }
 
 impl Queue {
@@ -95,10 +103,10 @@ mod tests {
     #[test]
     fn entry_that_is_no_channel_is_not_shown() {
         let id = "0123456789abcdef0123";
-        assert_eq!(client(format!("muxlock:{id}").as_bytes()), Some(format!("muxlock:{id}")));
+        assert_eq!(channel(format!("muxlock:{id}").as_bytes()), Some(format!("muxlock:{id}")));
         for entry in [format!("muxlock:{id}4"), format!("muxlock:{}", &id[1..]), id.repeat(2)] {
-            assert_eq!(client(entry.as_bytes()), None, "{entry}");
+            assert_eq!(channel(entry.as_bytes()), None, "{entry}");
         }
-        assert_eq!(client(b"muxlock:0123456789abcdef012\n"), None);
+        assert_eq!(channel(b"muxlock:0123456789abcdef012\n"), None);
     }
 }

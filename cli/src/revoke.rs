@@ -8,8 +8,9 @@ use muxlock::inspection::{Holding, Inspection};
 use muxlock::node::NodeOutcome;
 use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, printable};
-use muxlock::{Config, quorum};
+use muxlock::{Config, Fingerprint, quorum};
 
+use super::holder::Answers;
 use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;
 use super::stopwatch::random;
@@ -106,30 +107,43 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let config = builder.config().map_err(io::Error::other)?;
     let redlock = builder.build().map_err(io::Error::other)?;
     let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
-    let holder = match args.holder(&inspection)? {
+    let common = config.common();
+    let key = [common.key_prefix, args.resource.as_bytes()].concat();
+    let within = common.connect_timeout.saturating_add(common.node_timeout);
+    let asked = has_answered(&config, &inspection);
+    // Afterwards, the masters no longer have the value.
+    let answers = Answers::ask(&config, &asked, &[key], within);
+    let holder = match args.holder(&inspection, &answers)? {
         Ok(holder) => holder,
         Err(code) => return Ok(ExitCode::from(code)),
     };
-    // Others are no masters of their own, or the same server as another.
-    let is_asked = |node: &usize| {
-        let outcome = inspection.nodes()[*node].outcome;
-        matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent)
-    };
-    let asked: Vec<usize> = (0..config.nodes()).filter(is_asked).collect();
-    let answers = ask_each(&asked, |node| match is_other_type(&inspection.nodes()[node]) {
+    let revoked = ask_each(&asked, |node| match is_other_type(&inspection.nodes()[node]) {
         true => Ok((Did::OtherType, None)),
         false => args.revoke(&config, node, &holder),
     });
     let mut text = String::new();
     for (node, seen) in inspection.nodes().iter().enumerate() {
-        let answer = asked.iter().position(|it| *it == node).map(|at| &answers[at]);
+        let answer = asked.iter().position(|it| *it == node).map(|at| &revoked[at]);
         let said = answer.map_or_else(|| why_unsaid(seen), said);
         text.push_str(&format!("{}  {said}\n", printable(&seen.address)));
     }
-    let (last, code) = args.verdict(config.nodes(), &answers, &holder);
+    if let Some(client) = answers.holder_words(0, Fingerprint::new(&holder.bytes)) {
+        text.push_str(&format!("{}: {}\n", printable(&holder.shown), client));
+    }
+    text.extend(answers.clients.obstacle().map(|why| format!("clients are unknown: {why}\n")));
+    let (last, code) = args.verdict(config.nodes(), &revoked, &holder);
     // If the output is closed, the exit code still shows the result.
     let _ = writeln!(io::stdout(), "{text}{last}");
     Ok(ExitCode::from(code))
+}
+
+/// Others are no masters of their own, or the same server as another.
+fn has_answered(config: &Config, inspection: &Inspection) -> Vec<usize> {
+    let is_asked = |node: &usize| {
+        let outcome = inspection.nodes()[*node].outcome;
+        matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent)
+    };
+    (0..config.nodes()).filter(is_asked).collect()
 }
 
 impl Args {
@@ -224,7 +238,7 @@ impl Args {
     }
 
     /// The holder to take it from, or the exit code of a refusal.
-    fn holder(&self, inspection: &Inspection) -> io::Result<Result<Holder, u8>> {
+    fn holder(&self, inspection: &Inspection, answers: &Answers) -> io::Result<Result<Holder, u8>> {
         let left = inspection.free_in();
         if let Some(holder) = &self.holder {
             let has_it = |found: Holding| found.holder().as_bytes() == holder.bytes;
@@ -248,7 +262,9 @@ impl Args {
             true => self.danger(&holder, left),
             false => format!("This takes {} from {}.", printable(&self.resource), holder.shown),
         };
-        let _ = write!(io::stderr(), "{what}\nType the resource's name to go on: ");
+        let client = answers.holder_words(0, found);
+        let client = client.map_or_else(String::new, |it| format!("\n{}: {it}", holder.shown));
+        let _ = write!(io::stderr(), "{what}{client}\nType the resource's name to go on: ");
         let mut typed = String::new();
         io::stdin().lock().read_line(&mut typed)?;
         if typed.trim_end_matches(['\r', '\n']) == self.resource {

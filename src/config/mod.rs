@@ -66,7 +66,7 @@ pub struct Config {
     pub(crate) resolver: Resolver,
     /// What follows the tag in the name for `CLIENT SETNAME`; empty for a description of the
     /// process. In a driver, the whole name.
-    pub(crate) client_name: String,
+    pub(crate) client_name: Arc<str>,
     /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Key,
     /// The key that says when clients first saw a promoted server.
@@ -174,6 +174,8 @@ impl Config {
         if name.len() > CLIENT_NAME_BYTES_MAX || !name.bytes().all(|it| it.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { name: name.into() });
         }
+        let client_name: String =
+            builder.client_name.iter().map(|it| format!(":name={it}")).collect();
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let fencing_key = checked_fencing_key(builder, flush_marker.as_ref())?;
         let nodes = node_configs(builder, parse_all(&builder.nodes)?)?;
@@ -193,7 +195,7 @@ impl Config {
             waiting: builder.waiting,
             heal: builder.heal,
             resolver: builder.resolver.clone(),
-            client_name: builder.client_name.iter().map(|name| format!(":name={name}")).collect(),
+            client_name: client_name.into(),
             probe_key: own_key(PROBE_NAME, &builder.key_prefix),
             sighting_key: own_key(SIGHTING_NAME, &builder.key_prefix),
         })

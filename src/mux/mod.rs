@@ -32,6 +32,7 @@ use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
+#[cfg(feature = "unstable-tool")]
 pub(crate) use crate::sys::name::of_process;
 use crate::sys::process::OwnerProcess;
 use crate::times::Times;

@@ -57,7 +57,7 @@ const OTHERS: [Other; 8] = [
         || text_of("docs/lost-commands.md"),
         Limits { negations: 18, what: 1, terms: 2 },
     ),
-    ("help of the tool", || documentation(&tool()), Limits { negations: 23, what: 1, terms: 12 }),
+    ("help of the tool", || documentation(&tool()), Limits { negations: 22, what: 1, terms: 12 }),
     ("rustdoc", || documentation(&public()), Limits { negations: 28, what: 2, terms: 3 }),
     (
         "rustdoc of inner parts",

@@ -1,6 +1,6 @@
 //! The questions to a master. They change nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, Failover, RELEASE};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
+use crate::holder::{Client, address, is_ours};
 use crate::queue;
 use crate::stopwatch::{Stopwatch, pause, wall_micros};
 use crate::wire::{Failure, RefusalKind, Wire};
@@ -124,8 +125,8 @@ pub struct Said {
     pub info: Known<BTreeMap<String, String>>,
     /// The settings of the server.
     pub settings: Known<BTreeMap<String, String>>,
-    /// The addresses of this library's clients.
-    pub clients: Known<BTreeSet<IpAddr>>,
+    /// The addresses of this library's clients, each with a client there that describes itself.
+    pub clients: Known<BTreeMap<IpAddr, Option<Client>>>,
     pub times: Times,
     /// Whether it answers without a password.
     pub is_open: bool,
@@ -474,17 +475,18 @@ fn refused_other(
 }
 
 /// The addresses of this library's clients. Those on a Unix socket have none.
-fn clients(list: &str) -> BTreeSet<IpAddr> {
-    let field = |line: &str, name: &str| {
-        line.split(' ').find_map(|field| Some(field.strip_prefix(name)?.to_owned()))
-    };
-    let is_ours = |line: &&str| field(line, "name=").is_some_and(|it| it.starts_with("muxlock/"));
-    let address = |line| {
-        let address = field(line, "addr=")?;
-        let (host, _) = address.rsplit_once(':')?;
-        host.trim_matches(['[', ']']).parse().ok()
-    };
-    list.lines().filter(is_ours).filter_map(address).collect()
+fn clients(list: &str) -> BTreeMap<IpAddr, Option<Client>> {
+    let mut clients = BTreeMap::new();
+    for line in list.lines().filter(|line| is_ours(line)) {
+        if let Some(address) = address(line) {
+            let client = Client::parse(line).map(|(_, it)| Client { address: None, ..it });
+            clients
+                .entry(address)
+                .and_modify(|it: &mut Option<_>| *it = it.take().or(client.clone()))
+                .or_insert(client);
+        }
+    }
+    clients
 }
 
 fn times(wire: &mut Wire, watch: Duration) -> Result<Times, Failure> {
@@ -554,11 +556,15 @@ mod tests {
     fn clients_of_this_library_are_found_by_their_name() {
         let list = "id=3 addr=10.0.0.1:5000 name=muxlock/0.1.0 db=0\r\n\
                     id=4 addr=10.0.0.2:5000 name= db=0\n\
+                    id=7 addr=10.0.0.1:6000 name=muxlock/9:tag=1a2b3c4d:host=web-3 db=0\n\
                     id=5 addr=[2001:db8::1]:5000 laddr=x name=muxlock/9 db=0\n\
                     id=6 addr=/run/redis.sock:0 name=muxlock/9\n\
                     strange\n";
-        let found: Vec<_> = clients(list).into_iter().map(|ip| ip.to_string()).collect();
-        assert_eq!(found, ["10.0.0.1", "2001:db8::1"]);
+        let found = clients(list);
+        let addresses: Vec<_> = found.keys().map(IpAddr::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.1", "2001:db8::1"]);
+        let hosts: Vec<_> = found.into_values().map(|it| it?.host).collect();
+        assert_eq!(hosts, [Some("web-3".to_owned()), None]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::checks::{Checked, Subject, VoteState, check, is_loopback, marker_wait
 use super::clocks::agreed;
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Id};
+use crate::holder::Client;
 
 /// Clocks may differ by this much, in microseconds.
 const OFFSET_MAX: i64 = 250_000;
@@ -199,21 +200,23 @@ fn lists(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Repor
         let said: &Result<Said, Obstacle> = said;
         Some((node, said.as_ref().ok()?.clients.as_ref().ok()?))
     };
-    let known: Vec<(usize, &BTreeSet<IpAddr>)> =
+    let known: Vec<(usize, &BTreeMap<IpAddr, Option<Client>>)> =
         answers.iter().enumerate().filter_map(known).collect();
     let all: BTreeSet<IpAddr> =
-        known.iter().flat_map(|(_, clients)| clients.iter().copied()).collect();
+        known.iter().flat_map(|(_, clients)| clients.keys().copied()).collect();
     let mut shown = 0;
     for client in all {
+        let described = known.iter().find_map(|(_, clients)| clients.get(&client)?.as_ref());
+        let described = described.map_or_else(String::new, |client| format!(" ({client})"));
         let without: Vec<_> = known
             .iter()
-            .filter(|(_, clients)| !clients.contains(&client))
+            .filter(|(_, clients)| !clients.contains_key(&client))
             .map(|(node, _)| config.master(*node).address)
             .collect();
         if !without.is_empty() && shown < CLIENTS_SHOWN_MAX {
             shown += 1;
             let why = format!(
-                "a client at {client} is connected to other masters, and not to {}: all clients \
+                "a client at {client}{described} is connected to other masters, and not to {}: all clients \
                  must list the same masters",
                 without.join(", ")
             );
@@ -287,7 +290,7 @@ mod tests {
         Said {
             info: Ok(info.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             settings: Ok(BTreeMap::new()),
-            clients: Ok(BTreeSet::new()),
+            clients: Ok(BTreeMap::new()),
             ..Said::nothing(false)
         }
     }

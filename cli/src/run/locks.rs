@@ -9,10 +9,11 @@ use muxlock::mio::unix::SourceFd;
 use muxlock::mio::{Events, Interest, Poll, Token};
 use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::unstable_tool::{ConfigExt, in_the_tool, printable};
-use muxlock::{Config, LockError, LockErrorKind, Moment, Multiplexer, quorum};
+use muxlock::{Config, Fingerprint, LockError, LockErrorKind, Moment, Multiplexer, quorum};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use super::super::holder::{Answers, KEYS_MAX, listed};
 use super::super::inspect::{REVOKED, TAKEN_WITH, is_other_type, never_expires};
 use super::super::options::Wait;
 use super::super::read_locks;
@@ -41,6 +42,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 const SPLITS_MAX: u32 = 10;
 /// How long releases are waited for that the result does not need.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
+/// The most clients that a refusal names.
+const CLIENTS_SHOWN_MAX: usize = 3;
 
 pub struct Locks<'a> {
     pub plan: &'a Plan<'a>,
@@ -284,11 +287,24 @@ impl<'a> Locks<'a> {
     }
 
     /// Asks for the holders that are in the way of this lock, and whether their locks expire.
-    fn holder(&mut self, error: &LockError) -> io::Result<Option<(String, bool)>> {
+    fn holder(&mut self, error: &LockError) -> io::Result<Option<Refusing>> {
         let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
         let op = self.mux.inspect(held).map_err(io::Error::other)?;
         let Done::Inspected(inspection) = self.finish(op)? else { return Ok(None) };
-        Ok(holder_of(&self.plan.config, held, &inspection))
+        Ok(Refusing::of(&self.plan.config, held, &inspection))
+    }
+
+    /// The permits, none of which is free.
+    fn permits(&self, slots: u32) -> Refusing {
+        let config = &self.plan.config;
+        let slot = |i| key_of(config, format!("{}{{{slots}}}:{i}", self.name).as_bytes());
+        Refusing {
+            said: none_granted(slots, &printable(&self.name)),
+            end: String::new(),
+            is_endless: false,
+            keys: (0..slots).take(KEYS_MAX).map(slot).collect(),
+            named: Named::Holders,
+        }
     }
 
     /// Says why there is no lock, and returns the exit status.
@@ -300,17 +316,18 @@ impl<'a> Locks<'a> {
         match error.kind() {
             LockErrorKind::Contended if is_no_news && args.slots.is_some() => Ok(0),
             LockErrorKind::Contended => {
-                let holder = match args.slots {
-                    Some(slots) => Some((none_granted(slots, &printable(&self.name)), false)),
+                let refusing = match args.slots {
+                    Some(slots) => Some(self.permits(slots)),
                     None => self.holder(error)?,
                 };
-                let (why, is_endless) = match holder {
-                    Some((holder, is_endless)) => (format!("contended: {holder}"), is_endless),
-                    None => (in_the_tool(error).to_string(), false),
-                };
+                let is_endless = refusing.as_ref().is_some_and(|it| it.is_endless);
                 if is_no_news && !is_endless {
                     return Ok(0);
                 }
+                let why = match refusing {
+                    Some(refusing) => format!("contended: {}", refusing.words(&self.plan.config)),
+                    None => in_the_tool(error).to_string(),
+                };
                 let hint = match args.wait {
                     None if !is_endless => " (--wait 30s would wait)",
                     _ => "",
@@ -344,8 +361,78 @@ enum Missed {
 /// The holder that is in the way, in words, and whether its lock never expires; `None` if no holder
 /// has a quorum. It may ask the masters for more.
 fn holder_of(config: &Config, held: &[u8], inspection: &Inspection) -> Option<(String, bool)> {
-    let others = others(config, held, inspection);
-    holder(&printable(&String::from_utf8_lossy(held)), inspection, &others)
+    let refusing = Refusing::of(config, held, inspection)?;
+    Some((refusing.words(config), refusing.is_endless))
+}
+
+fn key_of(config: &Config, resource: &[u8]) -> Vec<u8> {
+    [config.common().key_prefix, resource].concat()
+}
+
+/// The locks that are in the way.
+struct Refusing {
+    said: String,
+    /// When they end.
+    end: String,
+    is_endless: bool,
+    keys: Vec<Vec<u8>>,
+    named: Named,
+}
+
+/// The clients that a refusal names.
+enum Named {
+    Nobody,
+    Holder(Fingerprint),
+    /// Those of all keys.
+    Holders,
+    Readers,
+}
+
+impl Refusing {
+    /// `None` if no holder has a quorum.
+    fn of(config: &Config, held: &[u8], inspection: &Inspection) -> Option<Refusing> {
+        let others = others(config, held, inspection);
+        let named = match inspection.holder() {
+            Some(print) if print.as_bytes() == REVOKED => Named::Nobody,
+            Some(print) => Named::Holder(print),
+            None => Named::Readers,
+        };
+        let holder = holder(&printable(&String::from_utf8_lossy(held)), inspection, &others);
+        holder.map(|(said, end, is_endless)| Refusing {
+            said,
+            end,
+            is_endless,
+            keys: vec![key_of(config, held)],
+            named,
+        })
+    }
+
+    /// With the clients that hold them, if the masters name these in time.
+    fn words(&self, config: &Config) -> String {
+        let common = config.common();
+        let within = common.connect_timeout.saturating_add(common.node_timeout);
+        let nodes: Vec<usize> = (0..config.nodes()).collect();
+        let answers = || Answers::ask(config, &nodes, &self.keys, within);
+        let words: Vec<String> = match self.named {
+            Named::Nobody => Vec::new(),
+            Named::Holder(print) => answers().holder_words(0, print).into_iter().collect(),
+            Named::Holders => {
+                let (answers, quorum) = (answers(), quorum(nodes.len()));
+                let words = |key| answers.holder_words(key, answers.print(key, quorum)?);
+                (0..self.keys.len()).filter_map(words).collect()
+            }
+            Named::Readers => {
+                let answers = answers();
+                let readers = answers.readers(0).into_iter();
+                readers.filter_map(|tag| answers.words(tag)).collect()
+            }
+        };
+        let clients = match words.is_empty() {
+            true => String::new(),
+            false => format!(": {}", listed(&words, CLIENTS_SHOWN_MAX)),
+        };
+        format!("{}{clients}{}", self.said, self.end)
+    }
 }
 
 /// The type of a master's key that is no lock.
@@ -381,8 +468,13 @@ fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Othe
     })
 }
 
-/// The holder, in words, and whether its lock never expires; `None` if no holder has a quorum.
-fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(String, bool)> {
+/// The holder and the end of its lock, in words, and whether that never comes; `None` if no holder
+/// has a quorum.
+fn holder(
+    resource: &str,
+    inspection: &Inspection,
+    others: &[Other],
+) -> Option<(String, String, bool)> {
     let nodes = inspection.nodes();
     let Some(holder) = inspection.holder() else {
         let total = nodes.len();
@@ -392,37 +484,34 @@ fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(
         let endless = count(|it| matches!(it, Other::Endless));
         let any = nodes.iter().filter(|node| is_other_type(node)).count();
         if shared >= quorum(total) {
-            return Some((
-                format!("{resource} has read locks on {shared} of {total} masters"),
-                false,
-            ));
+            let text = format!("{resource} has read locks on {shared} of {total} masters");
+            return Some((text, String::new(), false));
         }
         if foreign >= quorum(total) {
             let is_endless = endless > total - quorum(total);
             let end = if is_endless { "; it never expires: no TTL" } else { "" };
             let text = format!(
                 "{resource} is no lock: its key has another type on {foreign} of {total} \
-                 masters{end}"
+                 masters"
             );
-            return Some((text, is_endless));
+            return Some((text, end.to_owned(), is_endless));
         }
         let text = format!("{resource} has read locks, or is no lock, on {any} of {total} masters");
-        return (any >= quorum(total)).then_some((text, false));
+        return (any >= quorum(total)).then_some((text, String::new(), false));
     };
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
     let (count, total) = (has_it.count(), nodes.len());
     let left = inspection.free_in().map(seconds);
     if holder.as_bytes() == REVOKED {
         let free = left.map_or_else(String::new, |left| format!("; free in {left}"));
-        return Some((format!("{resource} was revoked{free}"), false));
+        return Some((format!("{resource} was revoked"), free, false));
     }
     let text = format!("{holder} holds {resource} on {count} of {total} masters");
     if never_expires(inspection) {
-        let text = format!("{text}; it never expires: no TTL ({TAKEN_WITH})");
-        return Some((text, true));
+        return Some((text, format!("; it never expires: no TTL ({TAKEN_WITH})"), true));
     }
     let free = left.map_or_else(String::new, |left| {
         format!("; free in {left} at the latest unless it is renewed")
     });
-    Some((format!("{text}{free}"), false))
+    Some((text, free, false))
 }

@@ -28,10 +28,12 @@ use std::time::Duration;
 use clap::ValueHint;
 use muxlock::error::ConfigError;
 use muxlock::limits::SLOTS_MAX;
+use muxlock::proto::Lease;
 use muxlock::settings::Heal;
-use muxlock::unstable_tool::{Settings, explained};
-use muxlock::{Builder, Config, LockError, Resource};
+use muxlock::unstable_tool::{ConfigExt, Settings, explained};
+use muxlock::{Builder, Config, Fingerprint, LockError, Resource};
 
+use super::holder::fingerprint;
 use super::options::{Options, Wait, duration, wait};
 use console::say;
 use defaults::with_defaults;
@@ -289,6 +291,12 @@ impl LockArgs {
         [&self.resource].into_iter().chain(&self.also).map(String::as_str)
     }
 
+    /// The fingerprint of the holder, as `inspect` shows it.
+    fn holder(&self, lease: &Lease) -> Fingerprint {
+        let own = self.own.as_ref().map(|value| fingerprint(value.as_bytes()));
+        own.unwrap_or_else(|| lease.token().fingerprint())
+    }
+
     /// The resources to lock.
     fn lock(&self) -> Result<Resource, LockError> {
         match (self.slots, &self.own) {
@@ -317,12 +325,14 @@ impl<'a> Plan<'a> {
 
 impl<'a> Job<'a> {
     fn new(args: &'a Args, settings: &Settings) -> Result<Job<'a>, String> {
-        let plan = Plan::new(&args.lock, settings)?;
+        let mut plan = Plan::new(&args.lock, settings)?;
         let kill_after = kill_after(args, plan.config.node_timeout())?;
         let program = match &args.shell_command {
             Some(text) => vec![args.shell.clone().into(), "-c".into(), text.clone()],
             None => args.command.clone(),
         };
+        // In the list of clients, the arguments could be secrets.
+        plan.config = plan.config.on_behalf_of(&program[0]);
         Ok(Job { plan, args, kill_after, program })
     }
 }

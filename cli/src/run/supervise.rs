@@ -45,7 +45,7 @@ pub fn run(job: &Job<'_>) -> io::Result<u8> {
     }
     if plan.args.verbose {
         let votes = lease.granted_by().count();
-        let (total, holder) = (plan.config.nodes(), lease.token().fingerprint());
+        let (total, holder) = (plan.config.nodes(), plan.args.holder(&lease));
         let granted = format!("granted {} on {votes} of {total} masters", printable(&locks.name));
         let number = lease.fencing_token();
         let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
@@ -101,7 +101,7 @@ impl Started {
         // Variables that an outer muxlock has set belong to another lock.
         let environment = [
             ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
-            ("MUXLOCK_HOLDER", Some(lease.token().fingerprint().to_string())),
+            ("MUXLOCK_HOLDER", Some(job.plan.args.holder(lease).to_string())),
             ("MUXLOCK_FENCING_TOKEN", lease.fencing_token().map(|number| number.to_string())),
         ];
         let terminal = Terminal::of_stdin();

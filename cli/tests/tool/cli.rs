@@ -42,6 +42,19 @@ pub fn run(command: &mut Command) -> (i32, String, String) {
     (status.code().expect("it exits"), text(stdout), text(stderr))
 }
 
+/// How a client of this machine is shown, up to its start.
+pub fn client(pid: u32, command: &str) -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname");
+    let host = host.or_else(|_| std::env::var("HOSTNAME")).unwrap_or_default();
+    format!("{} pid {pid} ({command}), started ", host.trim_end())
+}
+
+/// How a client of this test is shown, up to its start.
+pub fn this_client() -> String {
+    let program = std::env::current_exe().unwrap();
+    client(std::process::id(), program.file_name().unwrap().to_str().unwrap())
+}
+
 pub fn start() -> (Masters, Redlock, String) {
     let masters = Masters::start(3).unwrap();
     let redlock = all_ready(&patient(masters.urls()).restart_guard(RestartGuard::Off));
@@ -69,8 +82,11 @@ fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
     for (line, master) in out.lines().zip(masters.iter()) {
         assert!(line.starts_with(&format!("{}  {holder}  ", master.addr())), "{line}");
     }
-    let secret = std::str::from_utf8(&lock.token().as_bytes()[8..]).unwrap();
-    assert!(!out.contains(secret));
+    // The tag is public, like the fingerprint.
+    let token = lock.token().as_bytes();
+    let secret = std::str::from_utf8(&token[8..32]).unwrap();
+    let told = format!("\n{holder}: {}", this_client());
+    assert!(out.contains(&told) && !out.contains(secret), "{out}");
 
     let (code, out, _) = inspect(&["--json"]);
     let json: Value = serde_json::from_str(&out).expect("it is JSON");
@@ -164,20 +180,29 @@ fn inspect_shows_the_queue_and_who_of_it_listens() {
 
         let (code, out, err) = inspect(&[]);
         let address = masters[gate].addr();
-        let shown = format!(
-            "\nqueue on {address}: 3\n  0  {channel}  listening\n  1  {ended}  not listening\n  \
+        let first =
+            format!("\nqueue on {address}: 3\n  0  {channel}  listening  {}", this_client());
+        let rest = format!(
+            ", from 127.0.0.1\n  1  {ended}  not listening\n  \
              2  another client library  not listening\ndeploy is held by "
         );
-        assert!(code == 0 && err.is_empty() && out.contains(&shown), "{out}");
+        let shown = code == 0 && err.is_empty() && out.contains(&first) && out.contains(&rest);
+        assert!(shown, "{out}");
         assert_eq!(out.matches("queue on").count(), 1, "the others have none: {out}");
         let (_, out, _) = inspect(&["--json"]);
         let json: Value = serde_json::from_str(&out).expect("it is JSON");
+        let mut listed = json["nodes"][gate]["queue"].clone();
+        let client = listed["entries"][0]["client"].take();
+        assert_eq!(
+            (&client["pid"], &client["address"]),
+            (&std::process::id().into(), &"127.0.0.1".into())
+        );
         let expected = json!({"length": 3, "more": 0, "entries": [
-            {"position": 0, "client": channel, "listens": true},
-            {"position": 1, "client": ended, "listens": false},
-            {"position": 2, "client": null, "listens": false},
+            {"position": 0, "channel": channel, "client": null, "listens": true},
+            {"position": 1, "channel": ended, "client": null, "listens": false},
+            {"position": 2, "channel": null, "client": null, "listens": false},
         ]});
-        assert_eq!(json["nodes"][gate]["queue"], expected);
+        assert_eq!(listed, expected);
         assert_eq!(json["nodes"][(gate + 1) % 3]["queue"]["length"], 0);
         assert!(!out.contains(secret));
 

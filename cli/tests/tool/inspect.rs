@@ -3,7 +3,7 @@
 use muxlock::testing::Masters;
 use testbed::{TTL, all_ready, documented_rights, patient, with_login};
 
-use crate::cli::{muxlock, run};
+use crate::cli::{muxlock, run, this_client};
 
 /// The user of docs/masters.md is denied nothing that the tool needs.
 #[test]
@@ -26,4 +26,5 @@ fn user_that_may_only_look_is_told_who_holds_a_lock() {
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let text = format!("held by {}", lock.token().fingerprint());
     assert!(out.contains(&text) && !out.contains("unusable"), "{out}");
+    assert!(out.contains(&this_client()), "{out}");
 }

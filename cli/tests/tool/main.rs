@@ -12,6 +12,8 @@ mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
 mod doctor_tls;
+#[cfg(target_os = "linux")]
+mod holders;
 mod inspect;
 #[cfg(target_os = "linux")]
 mod limits;

@@ -11,7 +11,7 @@ use muxlock::testing::{Master, Value as Answer};
 use testbed::scripted::refused_addr;
 use testbed::{Folder, TTL, pause, soon, timed, with_login};
 
-use super::cli::{muxlock, run, start};
+use super::cli::{client, muxlock, run, start, this_client};
 
 /// `muxlock run` on these masters.
 pub fn guarded(list: &str, args: &[&str]) -> Command {
@@ -95,8 +95,9 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
     assert_eq!(redlock.shutdown(TTL), 0);
     let (status, _, err) = code(&["r", "true"]);
     let holder = lock.token().fingerprint();
-    let words = format!("muxlock: contended: {holder} holds r on 3 of 3 masters; free in ");
-    assert!(status == 121 && err.starts_with(&words), "{err}");
+    let words =
+        format!("muxlock: contended: {holder} holds r on 3 of 3 masters: {}", this_client());
+    assert!(status == 121 && err.starts_with(&words) && err.contains("; free in "), "{err}");
     assert!(
         err.ends_with(" s at the latest unless it is renewed (--wait 30s would wait)\n"),
         "{err}"
@@ -552,9 +553,9 @@ fn names_cannot_control_a_terminal() {
         master.query(&[b"SET", name.as_bytes(), b"\x1b[0mother", b"PX", b"60000"]).unwrap();
     }
     said(&mut unhurried(&list, &[name, "true"]), 1);
-    said(&mut tool(&["inspect", name]), 4);
+    said(&mut tool(&["inspect", name]), 5);
     said(&mut tool(&["revoke", name, "--holder", "a"]), 4);
-    said(&mut tool(&["revoke", name, "--holder", "\\x1b[0mothe"]), 4);
+    said(&mut tool(&["revoke", name, "--holder", "\\x1b[0mothe"]), 5);
     said(&mut unhurried(&list, &["other", &format!("/no/{name}")]), 1);
 }
 
@@ -652,8 +653,11 @@ fn command_shares_its_resource() {
     let [one, two] = [hold("--shared"), hold("--shared")];
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
     let (code, _, err) = run(&mut unhurried(&list, &["--exclusive", "r", "true"]));
-    let words = "contended: r has read locks on 3 of 3 masters (--wait 30s would";
-    assert!(code == 121 && err.contains(words), "{err}");
+    let words = "contended: r has read locks on 3 of 3 masters: ";
+    assert!(code == 121 && err.contains(words) && err.contains(" (--wait 30s would"), "{err}");
+    for child in [&one, &two] {
+        assert!(err.contains(&client(child.0.id(), "sh")), "{err}");
+    }
 
     let mut waits = unhurried(&list, &["-w", "60s", "--exclusive", "r", "true"]);
     let waits = Running::start(&mut waits);
@@ -681,8 +685,11 @@ fn command_takes_one_of_several_permits() {
     names.sort();
     assert_eq!(names, ["smtp{2}:0", "smtp{2}:1"]);
     let (code, _, err) = run(&mut unhurried(&list, &args));
-    let words = "muxlock: contended: none of the 2 permits of smtp was granted (--wait 30s would";
-    assert!(code == 121 && err.starts_with(words), "{err}");
+    let words = "muxlock: contended: none of the 2 permits of smtp was granted: ";
+    assert!(code == 121 && err.starts_with(words) && err.contains(" (--wait 30s would"), "{err}");
+    for child in [&one, &two] {
+        assert!(err.contains(&client(child.0.id(), "sh")), "{err}");
+    }
     for mut child in [one, two] {
         child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
         assert_eq!(child.end(), (0, String::new(), String::new()));
@@ -704,7 +711,9 @@ fn command_runs_with_a_value_that_others_recognise() {
     pause(Duration::from_secs(4));
     assert_eq!(redlock.owner("r").unwrap(), Owner::Value(b"web-1"[..].into()));
     let (code, _, err) = run(&mut unhurried(&list, &args));
-    assert!(code == 121 && err.contains("contended: ") && !err.contains("web-1"), "{err}");
+    let words =
+        format!(" holds r on 3 of 3 masters: value \"web-1\", {}", client(one.0.id(), "sh"));
+    assert!(code == 121 && err.contains(&words), "{err}");
     one.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(one.end(), (0, String::new(), String::new()));
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
