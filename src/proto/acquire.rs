@@ -310,13 +310,11 @@ impl Engine {
             }
             if failure == Failure::Unavailable && now < give_up_at {
                 // Those that wait behind it for a holder only know no more than it does.
+                let (_, report) = self.report_in(op, round, failure);
                 let others = self.waits.local.queues.others_mut(&key);
-                let ended = others.filter(|other| self.operations.end_wait(now, other.id));
-                if ended.map(|other| other.give_up_at = now).count() > 0 {
-                    let report = self.report_in(op, round, failure);
-                    self.waits.local.queues.note_report(&key, report);
-                }
-                if self.operations.end_wait(now, id) {
+                let ended = others.filter(|other| self.operations.end_wait(now, other.id, &report));
+                ended.for_each(|other| other.give_up_at = now);
+                if self.operations.end_wait(now, id, &report) {
                     return false;
                 }
             }

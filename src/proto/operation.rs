@@ -414,14 +414,15 @@ impl Operations {
         }
     }
 
-    /// No quorum answers: an acquisition that waits for a holder only waits no longer. Returns
-    /// whether it is one.
-    pub(super) fn end_wait(&mut self, now: Moment, id: OpId) -> bool {
+    /// No quorum answers: an acquisition that waits for a holder only waits no longer, and
+    /// fails with this report. Returns whether it is one.
+    pub(super) fn end_wait(&mut self, now: Moment, id: OpId, report: &LockError) -> bool {
         let Some((op, Patience::WhileHeld(_), _)) = self.patience_of(id) else {
             return false;
         };
-        if let Task::Acquire { patience, .. } = &mut self.open[op.0].task {
+        if let Task::Acquire { patience, last, .. } = &mut self.open[op.0].task {
             *patience = Patience::WhileHeld(now);
+            last.iter_mut().for_each(|last| last.report = Some(report.clone()));
         }
         self.hasten(op, now);
         true
