@@ -41,6 +41,10 @@ impl LockGuard {
             let (name, token) = (lease.resource().clone(), *lease.token());
             held.insert(token, Lease::of_value(name, token, shared.config.max_ttl()))
         });
+        LockGuard::unlisted(shared, lease)
+    }
+
+    pub(super) fn unlisted(shared: Arc<Shared>, lease: Lease) -> LockGuard {
         LockGuard { shared, lease: Some(lease) }
     }
 
@@ -190,6 +194,7 @@ impl LockGuard {
     ///   expires.
     /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
+        self.shared.held(|held| held.remove(self.token()));
         let lease = self.lease.take().expect("the guard ends here");
         self.shared.release(lease, self.shared.round_limit())
     }

@@ -631,7 +631,7 @@ impl Redlock {
     }
 
     /// How long an acquisition with this wait keeps trying, and how long its thread waits for it.
-    #[inline]
+    #[inline(always)]
     fn patience(
         &self,
         resource: &Resource,
@@ -655,10 +655,11 @@ impl Redlock {
 
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {
         match outcome {
+            Some(Outcome::Done(Done::Acquired(result))) if self.shared.held.get().is_some() => {
+                self.listed(result?)
+            }
             Some(Outcome::Done(Done::Acquired(result))) => {
-                let guard = LockGuard::new(Arc::clone(&self.shared), result?);
-                // If it came too late to be listed, this guard, which is dropped, releases it.
-                self.shared.none_held().map_or(Ok(guard), Err)
+                Ok(LockGuard::unlisted(Arc::clone(&self.shared), result?))
             }
             Some(Outcome::ExpiredBeforeWake(lease)) => {
                 self.shared.abandon(lease);
@@ -667,6 +668,13 @@ impl Redlock {
             None => Err(LockError::unserved()),
             _ => unreachable!("an acquisition was ordered"),
         }
+    }
+
+    #[cold]
+    fn listed(&self, lease: Lease) -> Result<LockGuard, LockError> {
+        let guard = LockGuard::new(Arc::clone(&self.shared), lease);
+        // If it came too late to be listed, this guard, which is dropped, releases it.
+        self.shared.none_held().map_or(Ok(guard), Err)
     }
 }
 
@@ -691,6 +699,7 @@ impl Shared {
     }
 
     /// Why no guard of this client holds a lock, if none does.
+    #[inline]
     fn none_held(&self) -> Option<LockError> {
         let forked = (!self.is_owner_process()).then(LockError::forked);
         forked.or_else(|| self.signals.is_released.load(Ordering::Acquire).then(LockError::expired))
@@ -724,12 +733,11 @@ impl Shared {
         Clock.now().after(self.round_limit)
     }
 
-    #[inline]
+    #[inline(never)]
     fn release(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
         if !self.is_owner_process() {
             return Err(LockError::forked());
         }
-        self.held(|held| held.remove(lease.token()));
         match self.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),

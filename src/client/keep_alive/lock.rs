@@ -279,6 +279,7 @@ impl KeptLock {
             return Err(LockError::forked());
         }
         let until = shared.round_ends();
+        shared.held(|held| held.remove(self.token()));
         shared.release(self.take_until(until), Limit::At(until))
     }
 
