@@ -109,27 +109,14 @@ impl NodeOutcome {
     /// Whether the node failed to vote. `false` for a granted vote, a refusal, and a vote that was
     /// not needed.
     pub fn is_failure(&self) -> bool {
-        match self {
+        !matches!(
+            self,
             NodeOutcome::Pending
-            | NodeOutcome::Granted
-            | NodeOutcome::Held
-            | NodeOutcome::Absent
-            | NodeOutcome::Connected => false,
-            NodeOutcome::TimedOut(_)
-            | NodeOutcome::Disconnected(_)
-            | NodeOutcome::AtLimit
-            | NodeOutcome::Unresolved
-            | NodeOutcome::NoSentinel
-            | NodeOutcome::Tls(_)
-            | NodeOutcome::Server(_)
-            | NodeOutcome::Protocol(_)
-            | NodeOutcome::Quarantined
-            | NodeOutcome::Outnumbered
-            | NodeOutcome::Unfit(_)
-            | NodeOutcome::MissingCommand(_)
-            | NodeOutcome::Backlogged
-            | NodeOutcome::NotConnected => true,
-        }
+                | NodeOutcome::Granted
+                | NodeOutcome::Held
+                | NodeOutcome::Absent
+                | NodeOutcome::Connected
+        )
     }
 }
 
