@@ -322,33 +322,23 @@ fn is_sighting_key(key: &[u8]) -> bool {
     key.last_chunk() == Some(SIGHTING_NAME)
 }
 
-/// One that is the same for clients with any prefix.
-fn whole_key(key: &[u8]) -> Result<Key, LockError> {
-    Ok(Key::new(Resource::new(key)?, b""))
+/// A key of at most `max` bytes that is the same for clients with any prefix.
+fn checked_key(key: &[u8], max: usize) -> Option<Key> {
+    let can_be = key.len() <= max && !is_sighting_key(key);
+    let resource = Resource::new(key).ok().filter(|_| can_be)?;
+    Some(Key::new(resource, b""))
 }
 
 fn checked_marker(key: &[u8]) -> Result<Key, ConfigError> {
-    let bytes = key.len();
-    let refused = ConfigError::FlushMarker { bytes, max: FLUSH_MARKER_BYTES_MAX };
-    match whole_key(key) {
-        Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX && !is_sighting_key(key.as_bytes()) => Ok(key),
-        _ => Err(refused),
-    }
+    let (bytes, max) = (key.len(), FLUSH_MARKER_BYTES_MAX);
+    checked_key(key, max).ok_or(ConfigError::FlushMarker { bytes, max })
 }
 
 /// Nothing else of a client may have the counters' key.
 fn checked_fencing_key(builder: &Builder, flush_marker: Option<&Key>) -> Result<Key, ConfigError> {
-    let bytes = builder.fencing_key.len();
-    match whole_key(&builder.fencing_key) {
-        Ok(key)
-            if bytes <= FENCING_KEY_BYTES_MAX
-                && flush_marker != Some(&key)
-                && !is_sighting_key(key.as_bytes()) =>
-        {
-            Ok(key)
-        }
-        _ => Err(ConfigError::FencingKey { bytes, max: FENCING_KEY_BYTES_MAX }),
-    }
+    let (bytes, max) = (builder.fencing_key.len(), FENCING_KEY_BYTES_MAX);
+    let key = checked_key(&builder.fencing_key, max).filter(|key| flush_marker != Some(key));
+    key.ok_or(ConfigError::FencingKey { bytes, max })
 }
 
 #[cfg(not(feature = "tls-no-provider"))]
