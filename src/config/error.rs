@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::outcome::explained;
 use crate::quorum::NODES_MAX;
-use crate::validity::InvalidFactor;
 
 /// Why a configuration was refused. Every variant names the value and its bound, if any.
 #[non_exhaustive]
@@ -163,12 +162,6 @@ impl fmt::Debug for ConfigError {
 
 // Without a source: the text contains it.
 impl std::error::Error for ConfigError {}
-
-impl From<InvalidFactor> for ConfigError {
-    fn from(error: InvalidFactor) -> ConfigError {
-        ConfigError::DriftFactor { factor: error.0 }
-    }
-}
 
 /// `Os` becomes its own error, and the others become `InvalidInput`.
 impl From<ConfigError> for io::Error {

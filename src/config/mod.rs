@@ -163,7 +163,8 @@ impl Config {
         check_time("connect_timeout", connect_timeout, CONNECT_TIMEOUT_MIN, TIMEOUT_MAX)?;
         check_time("retry.first", builder.retry.first, Duration::from_micros(1), TIMEOUT_MAX)?;
         check_time("retry.most", builder.retry.most, builder.retry.first, TIMEOUT_MAX)?;
-        let drift = Drift::new(builder.drift_factor)?;
+        let factor = builder.drift_factor;
+        let drift = Drift::new(factor).ok_or(ConfigError::DriftFactor { factor })?;
         let ttl_max = Duration::from_millis(u64::from(TTL_MS_MAX));
         check_time("max_ttl", builder.max_ttl, drift.ttl_min(), ttl_max)?;
         let bytes = builder.key_prefix.len();
