@@ -113,11 +113,6 @@ impl Drift {
     }
 }
 
-/// The remaining validity at `now`; zero once the deadline is reached.
-pub(crate) fn remaining(deadline: Moment, now: Moment) -> Duration {
-    deadline.since(now)
-}
-
 /// Whether a lock with this `deadline` is valid at `now`.
 pub(crate) fn is_valid(deadline: Moment, now: Moment) -> bool {
     now < deadline
@@ -198,7 +193,7 @@ mod tests {
         assert_eq!(deadline, start.after(Duration::from_millis(988)));
         assert!(is_valid(deadline, Moment::from_nanos(deadline.as_nanos() - 1)));
         assert!(!is_valid(deadline, deadline));
-        assert_eq!(remaining(deadline, start), Duration::from_millis(988));
-        assert_eq!(remaining(deadline, deadline.after(Duration::from_secs(1))), Duration::ZERO);
+        assert_eq!(deadline.since(start), Duration::from_millis(988));
+        assert_eq!(deadline.since(deadline.after(Duration::from_secs(1))), Duration::ZERO);
     }
 }

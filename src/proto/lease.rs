@@ -187,7 +187,7 @@ impl Lease {
 
     /// The remaining validity at `now`; zero when it has ended.
     pub fn remaining(&self, now: Moment) -> Duration {
-        validity::remaining(self.deadline, now)
+        self.deadline.since(now)
     }
 
     /// Whether the lock is valid at `now`.
