@@ -64,11 +64,7 @@ impl Errors {
     /// Keeps an error's message for reports, without secrets: some servers repeat what they were
     /// sent.
     pub(super) fn keep(&mut self, error: ServerError, password: Option<&str>) {
-        let message = match password {
-            Some(password) => without_password(&error.message, password),
-            None => error.message.to_string(),
-        };
-        let message = without_tokens(&message).into();
+        let message = without_tokens(&without_password(&error.message, password)).into();
         self.counts.0[error.kind as usize] += 1;
         self.last = Some(LastError::Server(ServerError { message, ..error }));
     }
@@ -80,11 +76,7 @@ impl Errors {
         words: &str,
         password: Option<&str>,
     ) {
-        let words = match password {
-            Some(password) => without_password(words, password),
-            None => words.to_owned(),
-        };
-        self.keep_text(outcome, without_tokens(&words).into());
+        self.keep_text(outcome, without_tokens(&without_password(words, password)).into());
     }
 
     /// As above, for words that have no secret.
@@ -136,7 +128,10 @@ pub(crate) fn passes(kind: ServerErrorKind) -> bool {
 
 /// The text with the password masked. A short password is masked only where it is a word: masked
 /// inside other words, it would give itself away.
-fn without_password(text: &str, password: &str) -> String {
+fn without_password(text: &str, password: Option<&str>) -> String {
+    let Some(password) = password else {
+        return text.to_owned();
+    };
     if password.len() >= PASSWORD_LONG {
         return text.replace(password, MASK);
     }
@@ -209,7 +204,7 @@ mod tests {
 
     #[test]
     fn short_password_does_not_give_itself_away() {
-        let masked = |text, password| without_password(text, password);
+        let masked = |text, password| without_password(text, Some(password));
         assert_eq!(masked("NOPERM no permissions", "p"), "NOPERM no permissions");
         assert_eq!(
             masked("ERR bad 'pass' and pass, passed", "pass"),
