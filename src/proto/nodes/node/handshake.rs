@@ -155,17 +155,13 @@ impl Node {
             HandshakeStep::Probe => {
                 self.guard.identity.runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
                 // A replica and a loading server refuse the script as well.
-                let reason = match kind {
-                    ServerErrorKind::ReadOnly => Some(Unfit::Replica),
-                    ServerErrorKind::Loading => Some(Unfit::Loading),
-                    ServerErrorKind::Cluster => Some(Unfit::Cluster),
-                    _ => None,
-                };
-                match reason {
-                    Some(reason) => Effect::Fail(NodeOutcome::Unfit(reason)),
-                    None if is_forbidden(kind) => Effect::HandshakeDone,
-                    None => Effect::Fail(NodeOutcome::Server(kind)),
-                }
+                Effect::Fail(match kind {
+                    ServerErrorKind::ReadOnly => NodeOutcome::Unfit(Unfit::Replica),
+                    ServerErrorKind::Loading => NodeOutcome::Unfit(Unfit::Loading),
+                    ServerErrorKind::Cluster => NodeOutcome::Unfit(Unfit::Cluster),
+                    kind if is_forbidden(kind) => return Effect::HandshakeDone,
+                    kind => NodeOutcome::Server(kind),
+                })
             }
             _ => Effect::Fail(NodeOutcome::Server(kind)),
         }
