@@ -406,24 +406,26 @@ fn parse_service(text: &str) -> Result<String, String> {
     Ok(service)
 }
 
+fn sentinels_at(endpoint: &str) -> Result<Sentinels, String> {
+    let (authorities, service) = split_optional(endpoint, '/');
+    let service = parse_service(service.unwrap_or_default())?;
+    let hosts = parse_sentinels(authorities)?;
+    Ok(Sentinels { hosts, service, user: None, password: None })
+}
+
 /// Also returns the parameters for TLS.
 fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
     let parts = Parts::of_sentinel(rest)?;
     parts.check_fragment()?;
     let known = [&["db", "sentinel_user", "sentinel_password"], known].concat();
     let (mut parameters, for_tls) = Parameters::parse(parts.query, &known)?;
-    let (authorities, service) = split_optional(parts.endpoint, '/');
-    let service = parse_service(service.unwrap_or_default())?;
-    let hosts = parse_sentinels(authorities)?;
-    if hosts.len() > SENTINELS_MAX {
-        return Err(format!("there are {} Sentinels, more than {SENTINELS_MAX}", hosts.len()));
+    let mut sentinels = sentinels_at(parts.endpoint)?;
+    let count = sentinels.hosts.len();
+    if count > SENTINELS_MAX {
+        return Err(format!("there are {count} Sentinels, more than {SENTINELS_MAX}"));
     }
-    let sentinels = Sentinels {
-        hosts,
-        service,
-        user: parameters.sentinel_user.take(),
-        password: parameters.sentinel_password.take(),
-    };
+    sentinels.user = parameters.sentinel_user.take();
+    sentinels.password = parameters.sentinel_password.take();
     if sentinels.user.is_some() && sentinels.password.is_none() {
         return Err("sentinel_user needs sentinel_password".to_owned());
     }
@@ -464,14 +466,9 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
 }
 
 fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
-    let (user, password) = match text.split_once(':') {
-        Some((user, password)) => (user, password),
-        None => {
-            return Err(
-                "there is a user but no password; write user:password@ or :password@".to_owned()
-            );
-        }
-    };
+    let (user, password) = text
+        .split_once(':')
+        .ok_or("there is a user but no password; write user:password@ or :password@")?;
     let user = decode("user", user)?;
     let password = decode("password", password)?;
     if password.is_empty() {
@@ -577,10 +574,7 @@ fn endpoint(scheme: &str, rest: &str) -> Result<String, String> {
         return Ok(parse_path(Parts::of_unix(rest)?.endpoint)?.display().to_string());
     }
     if scheme.ends_with("sentinel") {
-        let (authorities, service) = split_optional(Parts::of_sentinel(rest)?.endpoint, '/');
-        let service = parse_service(service.unwrap_or_default())?;
-        let hosts = parse_sentinels(authorities)?;
-        let sentinels = Sentinels { hosts, service, user: None, password: None };
+        let sentinels = sentinels_at(Parts::of_sentinel(rest)?.endpoint)?;
         return Ok(Endpoint::Sentinel(sentinels).to_string());
     }
     let authority = split_optional(Parts::of_tcp(rest)?.endpoint, '/').0;
