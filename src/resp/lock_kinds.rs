@@ -1,13 +1,13 @@
 //! The commands of what is not one plain key (K1 to K8, K11 to K15).
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 use super::scripts::{
     FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
     TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
 use super::trial;
-use super::words::{append_word, decimal, millis_up};
+use super::words::{append_all, decimal, millis_up};
 use crate::proto::{KindCommand, KindStep};
 use crate::resource::LockKind;
 
@@ -58,13 +58,7 @@ pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
     words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
     // A word that its script does not need is empty.
     words.extend(key.value().into_iter().flat_map(|(value, token)| [value, token]));
-    out.put_slice(b"*");
-    out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
-    for word in words {
-        out.put_slice(b"\r\n$");
-        append_word(out, word);
-    }
-    out.put_slice(b"\r\n");
+    append_all(out, &words);
 }
 
 #[cfg(test)]

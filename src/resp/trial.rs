@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use std::fmt::Write;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 use super::scripts::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
@@ -18,7 +18,7 @@ use super::scripts::{
     SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT, TRIAL,
     TRIAL_FIRST,
 };
-use super::words::{append_word, decimal};
+use super::words::append_all;
 use crate::outcome::ServerCommand;
 use crate::proto::{Trial, TrialFirst};
 
@@ -110,15 +110,9 @@ pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
             |word: &&str| if word.is_empty() { key.to_vec() } else { word.as_bytes().into() };
         arguments.extend(words.iter().map(word));
     }
-    let mut digits = [0; 20];
-    out.put_slice(b"*");
-    out.put_slice(decimal(3 + arguments.len() as u64, &mut digits));
-    let head = [b"EVAL".as_slice(), TRIAL.as_bytes(), b"0"];
-    for word in head.into_iter().chain(arguments.iter().map(Vec::as_slice)) {
-        out.put_slice(b"\r\n$");
-        append_word(out, word);
-    }
-    out.put_slice(b"\r\n");
+    let mut words: Vec<&[u8]> = vec![b"EVAL", TRIAL.as_bytes(), b"0"];
+    words.extend(arguments.iter().map(Vec::as_slice));
+    append_all(out, &words);
 }
 
 /// The text of a script with a trial before it.

@@ -38,6 +38,17 @@ pub(super) fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
     extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
 }
 
+/// Appends a command whose number of words is not known here.
+pub(super) fn append_all(out: &mut BytesMut, words: &[&[u8]]) {
+    out.put_slice(b"*");
+    out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
+    for word in words {
+        out.put_slice(b"\r\n$");
+        append_word(out, word);
+    }
+    out.put_slice(b"\r\n");
+}
+
 /// Whole milliseconds, rounded up.
 pub(super) fn millis_up(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
