@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::encode::encode;
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, text_length};
 use super::words::append;
 use crate::outcome::ProtocolError;
+use crate::proto::{Command, Credentials};
 
 /// The longest conversation with a Sentinel: its answer has about 40 fields, in one to two thousand
 /// bytes.
@@ -95,12 +97,7 @@ impl From<ProtocolError> for NoMaster {
 pub(crate) fn ask(user: Option<&str>, password: Option<&str>, service: &str) -> BytesMut {
     let mut out = BytesMut::new();
     if let Some(password) = password {
-        match user {
-            Some(user) => {
-                append(&mut out, &[b"AUTH".as_slice(), user.as_bytes(), password.as_bytes()])
-            }
-            None => append(&mut out, &[b"AUTH".as_slice(), password.as_bytes()]),
-        }
+        encode(&Command::Authenticate(Credentials { user, password }), &mut out);
     }
     append(&mut out, &[b"SENTINEL".as_slice(), b"MASTER", service.as_bytes()]);
     out
