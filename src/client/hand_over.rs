@@ -258,11 +258,11 @@ fn write_doubt(doubt: &Doubt) -> String {
         text.push('s');
     }
     let (known, unknown): (Vec<_>, Vec<_>) =
-        doubt.connections.known().iter().partition(|id| id.process.len() <= PROCESS_BYTES_MAX);
+        doubt.connections.known.iter().partition(|id| id.process.len() <= PROCESS_BYTES_MAX);
     for ConnectionId { process, connection } in known {
         text += &format!("p{}k{connection}", digits(process.as_bytes()));
     }
-    if doubt.connections.has_unknown() || !unknown.is_empty() {
+    if doubt.connections.has_unknown || !unknown.is_empty() {
         text.push('x');
     }
     text
@@ -295,9 +295,7 @@ fn read_doubt(text: &str) -> Option<Doubt> {
         connections
             .insert(ConnectionId { process: process.into(), connection: connection.parse().ok()? });
     }
-    if has_unknown {
-        connections.insert_unknown();
-    }
+    connections.has_unknown |= has_unknown;
     let millis = millis.parse().ok().filter(|millis| *millis <= UNCOUNTED_MS_MAX)?;
     let uncounted = Duration::from_millis(millis);
     Some(Doubt { node, connections, is_one_set, uncounted })
@@ -416,7 +414,7 @@ mod tests {
         one.insert(id("0a1b", 7));
         one.insert(id("", -1));
         let mut other = ConnectionIds::default();
-        other.insert_unknown();
+        other.has_unknown = true;
         let uncounted = Duration::from_millis(31_300);
         vec![
             Doubt { node: 1, connections: one, is_one_set: false, uncounted },
@@ -560,7 +558,7 @@ mod tests {
         let doubt = Doubt { node: 2, connections, is_one_set: true, uncounted };
         let read = read_doubts(&write_doubt(&doubt)).unwrap();
         assert_eq!(read[0].uncounted, Duration::from_millis(1));
-        assert!(read[0].connections.has_unknown() && read[0].connections.known().is_empty());
+        assert!(read[0].connections.has_unknown && read[0].connections.known.is_empty());
     }
 
     /// With a matching checksum, as a bug of ours or an attacker may produce.

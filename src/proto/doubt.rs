@@ -18,23 +18,19 @@ pub(crate) struct ConnectionId {
 /// The connections on which a command that may set the key may still arrive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionIds {
-    pub(super) known: Vec<ConnectionId>,
+    pub(crate) known: Vec<ConnectionId>,
     /// Whether there is a connection that cannot be identified, and so cannot be killed.
-    pub(super) has_unknown: bool,
+    pub(crate) has_unknown: bool,
 }
 
 impl ConnectionIds {
-    pub(crate) fn insert_unknown(&mut self) {
-        self.has_unknown = true;
-    }
-
     pub(crate) fn insert(&mut self, id: ConnectionId) {
         if self.known.contains(&id) {
             return;
         }
         match self.known.len() < CONNECTIONS_MAX {
             true => self.known.push(id),
-            false => self.insert_unknown(),
+            false => self.has_unknown = true,
         }
     }
 
@@ -58,14 +54,6 @@ impl ConnectionIds {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty() && !self.has_unknown
-    }
-
-    pub(crate) fn has_unknown(&self) -> bool {
-        self.has_unknown
-    }
-
-    pub(crate) fn known(&self) -> &[ConnectionId] {
-        &self.known
     }
 }
 
