@@ -275,18 +275,16 @@ fn read_doubts(field: &str) -> Option<Vec<Doubt>> {
     all.split('n').map(read_doubt).collect()
 }
 
+fn split_flag(text: &str, flag: char) -> (&str, bool) {
+    text.strip_suffix(flag).map_or((text, false), |text| (text, true))
+}
+
 /// Parses the output of [`write_doubt`], without its first letter.
 fn read_doubt(text: &str) -> Option<Doubt> {
-    let (text, has_unknown) = match text.strip_suffix('x') {
-        Some(text) => (text, true),
-        None => (text, false),
-    };
+    let (text, has_unknown) = split_flag(text, 'x');
     let mut parts = text.split('p');
     let (node, millis) = parts.next()?.split_once('u')?;
-    let (millis, is_one_set) = match millis.strip_suffix('s') {
-        Some(millis) => (millis, true),
-        None => (millis, false),
-    };
+    let (millis, is_one_set) = split_flag(millis, 's');
     let node = node.parse().ok().filter(|node| *node < NODES_MAX)?;
     let mut connections = ConnectionIds::default();
     for part in parts {
