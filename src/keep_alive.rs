@@ -161,10 +161,7 @@ impl Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary(f)?;
-        match &self.error {
-            Some(error) => write!(f, ": {error}"),
-            None => Ok(()),
-        }
+        self.error.iter().try_for_each(|error| write!(f, ": {error}"))
     }
 }
 
@@ -172,10 +169,7 @@ impl fmt::Display for Loss {
 impl fmt::Debug for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary(f)?;
-        match &self.error {
-            Some(error) => write!(f, ": {error:?}"),
-            None => Ok(()),
-        }
+        self.error.iter().try_for_each(|error| write!(f, ": {error:?}"))
     }
 }
 

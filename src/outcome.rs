@@ -43,10 +43,7 @@ impl fmt::Display for NodeReport {
                 _ => cause.fmt(f)?,
             }
         }
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
-        }
+        self.message.iter().try_for_each(|message| write!(f, ": {message}"))
     }
 }
 
