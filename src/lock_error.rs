@@ -179,6 +179,13 @@ impl LockError {
         LockError::new(LockErrorKind::Expired, 0, Vec::new())
     }
 
+    /// No lock, or none with a fencing token, can have this key.
+    pub(crate) fn reserved(reserved: Reserved) -> LockError {
+        let mut error = LockError::new(LockErrorKind::ReservedResource, 0, Vec::new());
+        error.0.reserved = reserved;
+        error
+    }
+
     /// Another thread of the client was delayed while it ran the event loop for all threads.
     pub(crate) fn unserved() -> LockError {
         LockError::new(LockErrorKind::Unavailable, 0, Vec::new())
@@ -478,20 +485,6 @@ impl fmt::Debug for LockError {
 }
 
 impl std::error::Error for LockError {}
-
-impl LockError {
-    /// No lock can have this key.
-    pub(crate) fn reserved(reserved: Reserved) -> LockError {
-        let mut error = LockError::not_plain();
-        error.0.reserved = reserved;
-        error
-    }
-
-    /// Only one plain name can have a fencing token.
-    pub(crate) fn not_plain() -> LockError {
-        LockError::new(LockErrorKind::ReservedResource, 0, Vec::new())
-    }
-}
 
 impl From<InvalidResource> for LockError {
     fn from(error: InvalidResource) -> LockError {

@@ -93,9 +93,7 @@ impl Error {
             }
         }
     }
-}
 
-impl Error {
     /// The outcome on each node, as in [`LockError::nodes`]. Empty if no master was asked.
     pub fn nodes(&self) -> &[NodeReport] {
         match self {

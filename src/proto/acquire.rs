@@ -9,7 +9,7 @@ use super::timer::between;
 use super::wait::{Departure, ReleasePlan, WaitingOp};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::fencing::Fencing;
-use crate::lock_error::{LockError, LockErrorKind};
+use crate::lock_error::{LockError, LockErrorKind, Reserved};
 use crate::moment::Moment;
 use crate::proto::index::{OpIndex, RoundId};
 use crate::quorum::Tally;
@@ -43,7 +43,7 @@ impl Engine {
             (Fencing::Off, true) => RoundKind::Acquire,
             (Fencing::On, true) => RoundKind::AcquireFenced,
             (Fencing::Off, false) => RoundKind::Take,
-            (Fencing::On, false) => return Err(LockError::not_plain()),
+            (Fencing::On, false) => return Err(LockError::reserved(Reserved::NotPlain)),
         };
         let ttl = self.config.ttl(ttl)?;
         if self.operations.count() >= OPERATIONS_MAX {
