@@ -306,7 +306,8 @@ impl Engine {
         let mut ask_at = None;
         if failure != Failure::Contended {
             if self.waits.local.has_any() {
-                self.with_waits(now, |waits, cx| waits.local.no_quorum(cx, &key));
+                // So no client waits behind its position (W12).
+                self.with_waits(now, |waits, cx| waits.local.leave_entry_of(cx, &key));
             }
             if failure == Failure::Unavailable && now < give_up_at {
                 // Those that wait behind it for a holder only know no more than it does.

@@ -88,7 +88,8 @@ impl Engine {
         held.claim.ttl = self.rounds.claim(round).ttl;
         self.stats.extended += 1;
         if self.waits.local.has_any() {
-            self.waits.local.extended(&held.claim.key, held.claim.token, held.deadline);
+            let Claim { key, token, .. } = &held.claim;
+            self.waits.local.queues.hold_longer(key, *token, held.deadline);
         }
         true
     }

@@ -52,7 +52,7 @@ impl Engine {
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
         if !(lacks_a_command
             && at.pipeline.waits_for_any(is_asked)
-            && self.cleanup.debts_of(node).has_none_awake())
+            && self.cleanup.debts_of(node).awake() == 0)
         {
             return self.fail_node(now, node, outcome);
         }

@@ -422,10 +422,6 @@ impl Debts {
     pub(super) fn has_sent_all(&self, now: Moment) -> bool {
         self.due.is_none_or(|due| now < due)
     }
-
-    pub(crate) fn has_none_awake(&self) -> bool {
-        self.awake() == 0
-    }
 }
 
 #[cfg(feature = "testing")]

@@ -154,7 +154,7 @@ impl Queues {
     }
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(super) fn hold_longer(&mut self, key: &Key, token: LockToken, deadline: Moment) {
+    pub(crate) fn hold_longer(&mut self, key: &Key, token: LockToken, deadline: Moment) {
         let holder = self.by_key.get_mut(key).and_then(|queue| queue.holder.as_mut());
         if let Some((_, until)) = holder.filter(|(holder, _)| *holder == token) {
             *until = deadline;
@@ -504,11 +504,6 @@ impl LocalQueues {
 
 /// Changes of a lock that this engine holds.
 impl LocalQueues {
-    /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(crate) fn extended(&mut self, key: &Key, token: LockToken, until: Moment) {
-        self.queues.hold_longer(key, token, until);
-    }
-
     /// This engine will not say when the lock is free: the first that waits for it here looks for
     /// itself, and the queues on the masters move on.
     pub(crate) fn hold_no_longer(&mut self, cx: &mut Cx<'_>, key: &Key, token: LockToken) {
@@ -529,11 +524,6 @@ impl LocalQueues {
                 self.hold_no_longer(cx, &alone, token);
             }
         }
-    }
-
-    /// A round found no quorum: its position is left, so that no client waits behind it (W12).
-    pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Key) {
-        self.leave_entry_of(cx, key);
     }
 }
 
