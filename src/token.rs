@@ -136,24 +136,25 @@ pub trait Entropy: Send + Sync {
     fn next_u64(&mut self) -> u64;
 }
 
-/// Draws sevens.
 #[cfg(test)]
-pub(crate) struct Sevens;
-
-#[cfg(test)]
-impl Entropy for Sevens {
-    fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
-        Some([7; 20])
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        7
-    }
-}
+pub(crate) use tests::Sevens;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Draws sevens.
+    pub(crate) struct Sevens;
+
+    impl Entropy for Sevens {
+        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
+            Some([7; 20])
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
 
     #[test]
     fn token_is_lower_case_hex_and_hidden_in_debug() {

@@ -490,47 +490,6 @@ impl<W: Work> LeaderFollower<W> {
         caller.go();
     }
 
-    /// Acts like a thread that is delayed while it has the loop, until the result is called.
-    #[cfg(test)]
-    pub(super) fn hold_loop(&self) -> impl FnOnce() {
-        let mut caller = self.caller(self.submissions_with_loop().state.take());
-        move || _ = caller.go()
-    }
-
-    /// Looks at the work between two steps of other threads.
-    #[cfg(test)]
-    pub(super) fn look_at<T>(&self, look: impl FnOnce(&W) -> T) -> T {
-        let submissions = self.submissions_with_loop();
-        look(&submissions.state.as_ref().expect("it waited for it").work)
-    }
-
-    /// Waits until no other thread has the loop.
-    #[cfg(test)]
-    fn submissions_with_loop(&self) -> MutexGuard<'_, Submissions<W>> {
-        loop {
-            let submissions = self.lock();
-            if submissions.state.is_some() {
-                return submissions;
-            }
-            drop(submissions);
-            yield_now();
-        }
-    }
-
-    /// Acts like a leader that is delayed while it waits for events.
-    #[cfg(test)]
-    pub(super) fn hold_poller(&self) -> impl FnOnce() {
-        let mut submissions = self.submissions_with_loop();
-        let mut caller = self.caller(submissions.state.take());
-        assert!(caller.put_down(submissions), "no other thread waits");
-        move || {
-            if caller.come_back() {
-                caller.distribute();
-                caller.go();
-            }
-        }
-    }
-
     #[inline]
     fn caller(&self, state: Option<Box<LoopState<W>>>) -> Caller<'_, W> {
         let (own, until) = (Own::None, None);
@@ -1150,6 +1109,51 @@ impl<W: Work> LoopState<W> {
         };
         if let Some(outcome) = participant.lock().outcome.take() {
             self.work.give_up(outcome);
+        }
+    }
+}
+
+/// For the tests of the whole client.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl<W: Work> LeaderFollower<W> {
+        /// Acts like a thread that is delayed while it has the loop, until the result is called.
+        pub(in super::super) fn hold_loop(&self) -> impl FnOnce() {
+            let mut caller = self.caller(self.submissions_with_loop().state.take());
+            move || _ = caller.go()
+        }
+
+        /// Looks at the work between two steps of other threads.
+        pub(in super::super) fn look_at<T>(&self, look: impl FnOnce(&W) -> T) -> T {
+            let submissions = self.submissions_with_loop();
+            look(&submissions.state.as_ref().expect("it waited for it").work)
+        }
+
+        /// Waits until no other thread has the loop.
+        fn submissions_with_loop(&self) -> MutexGuard<'_, Submissions<W>> {
+            loop {
+                let submissions = self.lock();
+                if submissions.state.is_some() {
+                    return submissions;
+                }
+                drop(submissions);
+                yield_now();
+            }
+        }
+
+        /// Acts like a leader that is delayed while it waits for events.
+        pub(in super::super) fn hold_poller(&self) -> impl FnOnce() {
+            let mut submissions = self.submissions_with_loop();
+            let mut caller = self.caller(submissions.state.take());
+            assert!(caller.put_down(submissions), "no other thread waits");
+            move || {
+                if caller.come_back() {
+                    caller.distribute();
+                    caller.go();
+                }
+            }
         }
     }
 }

@@ -151,13 +151,6 @@ impl LoopWork {
         }
     }
 
-    /// How many operations there are, how many can be cancelled, and how many of the others their
-    /// threads do not know yet.
-    #[cfg(test)]
-    pub(super) fn counts(&self) -> (usize, usize, usize) {
-        (self.driver.engine().operations().count(), self.cancellable.len(), self.stopped.len())
-    }
-
     /// A waiter was cancelled, or the client closed, and maybe gave all of its locks up.
     #[cold]
     fn stop_waits(&mut self) {
@@ -686,6 +679,15 @@ mod tests {
     use crate::token::LockToken;
 
     const TTL: Duration = Duration::from_millis(500);
+
+    impl LoopWork {
+        /// How many operations there are, how many can be cancelled, and how many of the others
+        /// their threads do not know yet.
+        pub(in super::super) fn counts(&self) -> (usize, usize, usize) {
+            let operations = self.driver.engine().operations().count();
+            (operations, self.cancellable.len(), self.stopped.len())
+        }
+    }
 
     fn lease(deadline: Moment) -> Lease {
         let ttl = Ttl::new(TTL).unwrap();

@@ -309,26 +309,31 @@ impl RenewedLock {
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
     }
 
-    /// When its validity ends.
-    #[cfg(test)]
-    pub(super) fn end(&self) -> Moment {
-        self.lock().deadline
-    }
-
-    /// Sets the moment of the notice.
-    #[cfg(test)]
-    pub(super) fn report_at(&self, at: Moment) {
-        self.lock().report_at = at;
-    }
-
-    /// Acts like a thread that holds the mutex.
-    #[cfg(test)]
-    pub(super) fn hold(&self) -> impl Sized {
-        self.lock()
-    }
-
     /// An expired lease, in place of one that is not available.
     pub(super) fn over(&self) -> Lease {
         self.lease.over()
+    }
+}
+
+/// For the tests of the renewal.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl RenewedLock {
+        /// When its validity ends.
+        pub(in super::super) fn end(&self) -> Moment {
+            self.lock().deadline
+        }
+
+        /// Sets the moment of the notice.
+        pub(in super::super) fn report_at(&self, at: Moment) {
+            self.lock().report_at = at;
+        }
+
+        /// Acts like a thread that holds the mutex.
+        pub(in super::super) fn hold(&self) -> impl Sized {
+            self.lock()
+        }
     }
 }

@@ -150,12 +150,6 @@ impl Renewer {
         Turn::More
     }
 
-    /// Acts like a thread that holds the mutex.
-    #[cfg(test)]
-    pub(super) fn hold(&self) -> impl Sized {
-        self.lock()
-    }
-
     fn lock(&self) -> MutexGuard<'_, RenewerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,4 +173,17 @@ fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
 enum Turn {
     More,
     Last,
+}
+
+/// For the tests of the renewal.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Renewer {
+        /// Acts like a thread that holds the mutex.
+        pub(in super::super) fn hold(&self) -> impl Sized {
+            self.lock()
+        }
+    }
 }
