@@ -29,7 +29,7 @@ use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
-use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
+use crate::proto::{Cancelled, Done, Engine, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 #[cfg(feature = "unstable-tool")]
@@ -278,10 +278,7 @@ impl Multiplexer {
     /// the old deadline. It returns the lease, even if the TTL is wrong or the lease has expired
     /// and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
-        match self.owner.is_current() {
-            true => self.driver.engine_mut().extend(Clock.now(), lease, ttl),
-            false => OpId::NONE,
-        }
+        self.own_mut().map_or(OpId::NONE, |engine| engine.extend(Clock.now(), lease, ttl))
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
@@ -359,15 +356,12 @@ impl Multiplexer {
     /// }
     /// ```
     pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
-        match self.owner.is_current() {
-            true => self.driver.engine_mut().keep(Clock.now(), lease, how),
-            false => OpId::NONE,
-        }
+        self.own_mut().map_or(OpId::NONE, |engine| engine.keep(Clock.now(), lease, how))
     }
 
     /// The lease of a renewed lock, as of its last renewal; `None` in a forked process.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        self.owner.is_current().then(|| self.driver.engine().operations().kept(id)).flatten()
+        self.own()?.operations().kept(id)
     }
 
     /// How many clients are ahead in the queue for the lock that an acquisition waits for. `None`
@@ -394,19 +388,19 @@ impl Multiplexer {
     /// }
     /// ```
     pub fn queue_position(&self, id: OpId) -> Option<u32> {
-        self.owner.is_current().then(|| self.driver.engine().queue_position(id)).flatten()
+        self.own()?.queue_position(id)
     }
 
     #[cfg(feature = "unstable-tool")]
-    pub(crate) fn engine(&self) -> &crate::proto::Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         self.driver.engine()
     }
 
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
     /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {
-        if self.owner.is_current() {
-            self.driver.engine_mut().abandon(Clock.now(), lease);
+        if let Some(engine) = self.own_mut() {
+            engine.abandon(Clock.now(), lease);
         }
     }
 
@@ -595,43 +589,43 @@ impl Multiplexer {
     ///
     /// The resulting commands leave with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
-        match self.owner.is_current() {
-            true => self.driver.engine_mut().cancel(Clock.now(), id),
-            false => Cancelled::Nothing,
-        }
+        self.own_mut().map_or(Cancelled::Nothing, |engine| engine.cancel(Clock.now(), id))
     }
 
     /// The number of unanswered commands, including releases that wait for unreachable nodes.
     /// Before the process ends, run the loop until it is zero, or for as long as you like: keys
     /// that were not released expire.
     pub fn unanswered(&self) -> usize {
-        if self.owner.is_current() { self.driver.engine().unanswered() } else { 0 }
+        self.own().map_or(0, Engine::unanswered)
     }
 
     /// The status of each node; empty in a forked process.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.owner.is_current().then(|| self.driver.engine().statuses()).into_iter().flatten()
+        self.own().into_iter().flat_map(Engine::statuses)
     }
 
     /// The counters; all zero in a forked process.
     pub fn stats(&self) -> Stats {
-        match self.owner.is_current() {
-            true => self.driver.engine().stats(),
-            false => Stats::default(),
-        }
+        self.own().map(Engine::stats).unwrap_or_default()
     }
 
     /// How long acquisitions took, and locks were held; empty in a forked process.
     pub fn times(&self) -> Times {
-        match self.owner.is_current() {
-            true => self.driver.engine().times().clone(),
-            false => Times::default(),
-        }
+        self.own().map(|engine| engine.times().clone()).unwrap_or_default()
     }
 
     /// The settings.
     pub fn config(&self) -> &Config {
         self.driver.engine().config()
+    }
+
+    /// The engine, if this process may use it.
+    fn own(&self) -> Option<&Engine> {
+        self.owner.is_current().then(|| self.driver.engine())
+    }
+
+    fn own_mut(&mut self) -> Option<&mut Engine> {
+        self.owner.is_current().then(|| self.driver.engine_mut())
     }
 
     fn check_owner_process(&self) -> Result<(), LockError> {

@@ -9,7 +9,6 @@ use mio::{Events, Poll, Token};
 
 use super::Multiplexer;
 use crate::config::Config;
-use crate::lock_error::LockError;
 use crate::quorum::NODES_MAX;
 
 /// A [`Multiplexer`] with its own poll: for event loops other than mio's, and for programs without
@@ -110,9 +109,7 @@ impl Standalone {
     /// nothing and fails: create a new one in that process.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
         // Polling would consume events of the parent.
-        if !self.mux.owner.is_current() {
-            return Err(LockError::forked().into());
-        }
+        self.mux.check_owner_process()?;
         let timeout = self.mux.next_timeout().map_or(limit, |next| next.min(limit));
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
