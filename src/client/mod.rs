@@ -466,9 +466,7 @@ impl Redlock {
         if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
-        let until = Clock.now().after(timeout);
-        let limit = Limit::At(until.after(SLACK));
-        match self.shared.threads.run(Order::Watch(Watch::Ready(until)), limit) {
+        match self.watch(timeout, Watch::Ready) {
             Some(Outcome::Ready(result)) => result,
             None => Err(LockError::unserved()),
             _ => unreachable!("a quorum was asked for"),
@@ -528,9 +526,7 @@ impl Redlock {
         if !self.shared.is_owner_process() {
             return 0;
         }
-        let until = Clock.now().after(timeout);
-        let limit = Limit::At(until.after(SLACK));
-        match self.shared.threads.run(Order::Watch(Watch::Quiet(until)), limit) {
+        match self.watch(timeout, Watch::Quiet) {
             Some(Outcome::Quiet(unanswered)) => unanswered,
             None => 1,
             _ => unreachable!("the commands were asked for"),
@@ -597,10 +593,14 @@ impl Redlock {
         read(self.shared.threads.run(order, Limit::None).expect("it has no limit"))
     }
 
+    /// Waits for at most `timeout`; `None` if no thread has run the event loop until then.
+    fn watch(&self, timeout: Duration, watch: fn(Moment) -> Watch) -> Option<Outcome> {
+        let until = Clock.now().after(timeout);
+        self.shared.threads.run(Order::Watch(watch(until)), Limit::At(until.after(SLACK)))
+    }
+
     pub(crate) fn wait_until_connected(&self) -> Result<(), ConnectError> {
-        let until = Clock.now().after(self.shared.config.connect_timeout);
-        let limit = Limit::At(until.after(SLACK));
-        match self.shared.threads.run(Order::Watch(Watch::Connected(until)), limit) {
+        match self.watch(self.shared.config.connect_timeout, Watch::Connected) {
             Some(Outcome::Connected(result)) => result,
             None => Err(ConnectError::Unavailable(LockError::unserved())),
             _ => unreachable!("a quorum was asked for"),
