@@ -390,12 +390,11 @@ fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
 
 /// Without the guard, a vote of a master for a lock that it has forgotten would count (R29).
 fn check_guarded(nodes: &[NodeConfig], heal: Heal) -> Result<(), ConfigError> {
-    let unguarded = nodes.iter().find(|node| node.restart_guard == RestartGuard::Off);
-    match unguarded {
-        Some(node) if heal == Heal::On => {
-            Err(ConfigError::HealUnguarded { node: node.address.to_string() })
-        }
-        _ => Ok(()),
+    let is_refused =
+        |node: &&NodeConfig| heal == Heal::On && node.restart_guard == RestartGuard::Off;
+    match nodes.iter().find(is_refused) {
+        Some(node) => Err(ConfigError::HealUnguarded { node: node.address.to_string() }),
+        None => Ok(()),
     }
 }
 
