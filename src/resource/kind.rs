@@ -254,9 +254,4 @@ impl LockKind {
         let kinds = [LockKind::Plain, LockKind::Shared, LockKind::Exclusive];
         kinds.into_iter().find(|kind| kind.row().number == number)
     }
-
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(self, LockKind::Plain)
-    }
 }

@@ -68,7 +68,7 @@ impl Resource {
 
     /// The same name, with another kind of lock.
     fn with(&self, kind: LockKind) -> Resource {
-        let kind = (!kind.is_plain()).then(|| Arc::new(kind));
+        let kind = (kind != LockKind::Plain).then(|| Arc::new(kind));
         Resource { name: self.name.clone(), kind }
     }
 
