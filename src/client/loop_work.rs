@@ -567,9 +567,8 @@ impl Work for LoopWork {
             | Outcome::LetGo(lease) => self.driver.engine_mut().abandon(self.now, lease),
             Outcome::Stopped(Some(lease)) => self.driver.engine_mut().abandon(self.now, lease),
             Outcome::Renewing(op) => {
-                if let Some(lease) = self.stop(op) {
-                    self.driver.engine_mut().abandon(self.now, lease);
-                }
+                let stopped = self.stop(op);
+                self.give_up(Outcome::Stopped(stopped));
             }
             Outcome::Losses(mut losses) => {
                 self.losses.append(&mut losses);
