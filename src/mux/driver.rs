@@ -399,12 +399,8 @@ impl Driver {
                 Notice::Silent(outcome) => self.engine.node(node).words(outcome),
                 _ => None,
             };
-            match words {
-                Some(words) => {
-                    self.records.note(level, format_args!("{address}: {notice}: {words}"))
-                }
-                None => self.records.note(level, format_args!("{address}: {notice}")),
-            }
+            let words = words.map_or_else(String::new, |words| format!(": {words}"));
+            self.records.note(level, format_args!("{address}: {notice}{words}"));
         }
     }
 
