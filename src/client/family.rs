@@ -269,7 +269,7 @@ impl Redlock {
         let resource = Resource::with_value(resource, &value)?;
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
         let lease = Lease::of_value(resource, token, self.shared.config.max_ttl());
-        self.shared.release(lease, self.shared.round_limit())
+        self.shared.release(lease)
     }
 
     /// Takes over the lock that has this value, even from another Redlock client, and extends it to

@@ -196,7 +196,7 @@ impl LockGuard {
     pub fn unlock(mut self) -> Result<Released, LockError> {
         self.shared.held(|held| held.remove(self.token()));
         let lease = self.lease.take().expect("the guard ends here");
-        self.shared.release(lease, self.shared.round_limit())
+        self.shared.release(lease)
     }
 
     /// Turns the guard into a value that another thread, client or process can

@@ -733,11 +733,17 @@ impl Shared {
         Clock.now().after(self.round_limit)
     }
 
-    #[inline(never)]
-    fn release(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
+    #[inline]
+    fn release(&self, lease: Lease) -> Result<Released, LockError> {
         if !self.is_owner_process() {
             return Err(LockError::forked());
         }
+        self.release_owned(lease, self.round_limit())
+    }
+
+    /// Call this only in the process that created the client.
+    #[inline]
+    fn release_owned(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
         match self.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),

@@ -280,7 +280,7 @@ impl KeptLock {
         }
         let until = shared.round_ends();
         shared.held(|held| held.remove(self.token()));
-        shared.release(self.take_until(until), Limit::At(until))
+        shared.release_owned(self.take_until(until), Limit::At(until))
     }
 
     /// Releases the lock after the work. It succeeds if the lock was held to the end of the work.
