@@ -411,8 +411,7 @@ mod tests {
         let mut one = ConnectionIds::default();
         one.insert(id("0a1b", 7));
         one.insert(id("", -1));
-        let mut other = ConnectionIds::default();
-        other.has_unknown = true;
+        let other = ConnectionIds { has_unknown: true, ..ConnectionIds::default() };
         let uncounted = Duration::from_millis(31_300);
         vec![
             Doubt { node: 1, connections: one, is_one_set: false, uncounted },

@@ -306,7 +306,7 @@ impl Engine {
         let mut ask_at = None;
         if failure != Failure::Contended {
             if self.waits.local.has_any() {
-                // So no client waits behind its position (W12).
+                // It leaves its position, so that no client waits behind it (W12).
                 self.with_waits(now, |waits, cx| waits.local.leave_entry_of(cx, &key));
             }
             if failure == Failure::Unavailable && now < give_up_at {

@@ -706,8 +706,7 @@ mod tests {
     #[test]
     fn copy_of_an_unknown_connection_does_not_count_for_a_quarantine_more() {
         let (mut debts, doubted_for) = (Debts::default(), here(at(0), 9).doubted_for);
-        let mut connections = ConnectionIds::default();
-        connections.has_unknown = true;
+        let connections = ConnectionIds { has_unknown: true, ..Default::default() };
         let unseen_until = Some(Moment::END);
         let debt = Debt { connections, unseen_until, ..Debt::dormant(at(0), &claim(), None) };
         assert!(debts.add(at(0), token(), debt));

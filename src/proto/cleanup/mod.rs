@@ -431,8 +431,7 @@ mod tests {
     #[test]
     fn adopted_debt_lasts_as_long_as_the_longest_ttl() {
         let (mut cleanup, mut nodes) = scene(one_node());
-        let mut connections = ConnectionIds::default();
-        connections.has_unknown = true;
+        let connections = ConnectionIds { has_unknown: true, ..Default::default() };
         let doubt = Doubt { node: 0, connections, is_one_set: true, uncounted: Duration::ZERO };
         let Claim { key, token, ttl } = claim(0);
         let longest = Ttl::new(20 * ttl.as_duration()).unwrap();
