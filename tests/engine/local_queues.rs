@@ -268,6 +268,42 @@ fn wait_for_a_holder_in_the_same_client_ends_with_the_round_after_it() {
     assert_eq!(lost(&mut scenario, second).kind(), LockErrorKind::Unavailable);
 }
 
+/// What ended the wait of the first is known to all behind it, in whatever order their results are
+/// taken, also after the queue of those that still wait is empty.
+#[test]
+fn waits_that_end_together_end_for_the_same_reason() {
+    for start in [wait, wait_for_holder] {
+        let mut scenario = Scenario::ready(3);
+        let patience = 10 * NODE_TIMEOUT;
+        let waits = [MS, MS, MS, Duration::ZERO, Duration::ZERO, MS].map(|later| {
+            scenario.pass(later);
+            start(&mut scenario, patience)
+        });
+        let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        scenario.drain();
+        for node in ALL {
+            scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(reset));
+        }
+        let mut ended = 0;
+        for _ in 0..patience.as_millis() {
+            for acted in scenario.drain() {
+                if let Acted::Connect(node) = acted {
+                    let refused = NodeEvent::Disconnected(NodeOutcome::NotConnected);
+                    scenario.engine.handle_node(scenario.now, node, refused);
+                }
+            }
+            while let Some((_, done)) = scenario.engine.poll_done(scenario.now) {
+                let Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+                assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+                assert_eq!(error.nodes().len(), 3);
+                ended += 1;
+            }
+            scenario.pass(MS);
+        }
+        assert_eq!(ended, waits.len());
+    }
+}
+
 /// Nobody holds it: also those who stood behind one that was just told, or is just asking.
 #[test]
 fn locks_that_frozen_masters_keep_are_not_reported_as_held() {

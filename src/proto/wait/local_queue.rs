@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::mem;
 use std::time::Duration;
-use std::{iter, mem};
 
 use super::consecutive_grants::ConsecutiveGrants;
 use super::entry::QUOTA_MAX;
@@ -348,7 +348,8 @@ impl Queue {
     fn is_needed(&self, now: Moment) -> bool {
         let is_contended = self.is_contended(now);
         let has_grants = self.grants.is_going_on(now);
-        self.first.is_some() || is_contended || has_grants || self.held_until(now).is_some()
+        let has_members = self.first.is_some() || !self.others.is_empty();
+        has_members || is_contended || has_grants || self.held_until(now).is_some()
     }
 
     /// The end of the current lock's validity: until then no acquisition needs to ask.
@@ -465,10 +466,12 @@ impl LocalQueues {
         };
         let held_until = queue.held_until(cx.now);
         let Queue { others, gone, .. } = queue;
-        let next = iter::from_fn(|| others.pop_front()).find(|other| {
-            // An operation whose patience has ended will get its result without asking.
-            !gone.contains(&other.id) && cx.now < other.give_up_at
-        });
+        while others.front().is_some_and(|other| gone.remove(&other.id)) {
+            others.pop_front();
+        }
+        // One whose patience has ended will get its result without asking, and leaves then.
+        let next = |other: &WaitingOp| !gone.contains(&other.id) && cx.now < other.give_up_at;
+        let next = others.iter().position(next).and_then(|at| others.remove(at));
         let Some(who) = next else {
             if held_until.is_none() {
                 self.leave_entry_of(cx, key);
