@@ -226,20 +226,22 @@ fn frozen_majority_fails_waits_for_a_holder_at_once() {
     let masters = start(3);
     let redlock = all_vote(&hasty(masters.urls()));
     masters.iter().take(2).for_each(freeze);
-    let (took, kinds) = timed(|| {
-        let wait = || redlock.try_lock_for(KEY, LONG, Wait::for_holder(DEADLINE)).unwrap_err();
+    let waits = |wait: Wait| {
+        let wait = || redlock.try_lock_for(KEY, LONG, wait).unwrap_err();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap().kind()).collect::<Vec<_>>()
         })
-    });
+    };
+    let (took, kinds) = timed(|| waits(Wait::for_holder(DEADLINE)));
     println!("{THREADS} waits for a holder without a quorum: {took:?}");
     assert_eq!(kinds, [LockErrorKind::Unavailable; THREADS]);
     assert!(took < DEADLINE / 4, "{took:?}");
-    let (took, result) = timed(|| redlock.try_lock_for(KEY, LONG, CONTROL));
+    let (took, kinds) = timed(|| waits(CONTROL.into()));
     println!("control: a wait of {CONTROL:?} took {took:?}");
-    // It does not wait for a round for which its time does not last.
-    assert!(result.is_err() && took >= CONTROL / 2, "{took:?}");
+    // It does not wait for a round for which its time does not last. Nobody holds the lock.
+    assert!(took >= CONTROL / 2, "{took:?}");
+    assert!(!kinds.contains(&LockErrorKind::Contended), "{kinds:?}");
     masters.iter().take(2).for_each(thaw);
     works(&redlock);
 }
@@ -270,4 +272,30 @@ fn majority_that_dies_during_a_wait_ends_waits_for_a_holder() {
         assert_eq!(patient.join().unwrap().unwrap_err().kind(), LockErrorKind::Cancelled);
     });
     drop(lock);
+}
+
+/// No master says that the lock is held, so no request does, however many there are at a time.
+#[test]
+fn waits_behind_others_of_the_client_name_the_masters_that_are_gone() {
+    const THREADS: u32 = 16;
+    const REQUESTS: u32 = 20;
+    const WAIT: Duration = Duration::from_millis(50);
+    let masters = start(3);
+    let redlock = all_vote(&hasty(masters.urls()));
+    masters.iter().take(2).for_each(freeze);
+    let request = |at: u32| {
+        let wait = if at % 2 == 0 { WAIT.into() } else { Wait::for_holder(WAIT) };
+        redlock.try_lock_for(KEY, LONG, wait).unwrap_err()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for at in 0..REQUESTS {
+                    let error = request(thread + at);
+                    assert!(!error.is_contended(), "{error}");
+                }
+            });
+        }
+    });
+    masters.iter().take(2).for_each(thaw);
 }
