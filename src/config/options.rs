@@ -104,8 +104,8 @@ pub enum Waiting {
 ///   releases the lock, or its validity ends.
 ///
 /// ```no_run
+/// use muxlock::Redlock;
 /// use muxlock::settings::Wait;
-/// use muxlock::{LockErrorKind, Redlock};
 /// use std::time::Duration;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -113,8 +113,8 @@ pub enum Waiting {
 /// let (ttl, deadline) = (Duration::from_secs(10), Duration::from_millis(250));
 /// match redlock.try_lock_for("invoice:42", ttl, Wait::for_holder(deadline)) {
 ///     Ok(lock) => drop(lock),
-///     Err(error) if error.kind() == LockErrorKind::Unavailable => println!("503: {error}"),
-///     Err(error) => println!("409: {error}"),
+///     Err(error) if error.is_contended() => println!("409: {error}"),
+///     Err(error) => println!("503: {error}"),
 /// }
 /// # Ok(())
 /// # }
