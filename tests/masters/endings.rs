@@ -118,6 +118,26 @@ fn renewed_locks_are_lost_at_once_and_not_renewed_again() {
     }
 }
 
+/// What was renewed, extended, shared or handed over before is a lock like any other.
+#[test]
+fn lock_that_is_no_longer_renewed_is_still_tracked() {
+    let (masters, redlock) = start();
+    redlock.track_locks();
+    let renewed = |name: &str| {
+        let lock = redlock.try_lock(name, TTL).unwrap();
+        lock.keep_alive(KeepAlive::default()).unwrap().stop()
+    };
+    let (handed, stays) = (renewed("handed over"), renewed("stays"));
+    let next = client(masters.urls());
+    let handed = next.adopt(handed.into_parts()).unwrap();
+    assert_eq!(redlock.release_all(PATIENT), 0);
+    assert!(!stays.is_valid());
+    assert!(handed.unlock().unwrap().was_held());
+    // As in a process that ends, the guard is not dropped.
+    std::mem::forget(stays);
+    nothing_is_left(&masters);
+}
+
 /// The control: without the list, plain locks stay until their guards are dropped.
 #[test]
 fn locks_that_are_not_tracked_stay() {

@@ -312,6 +312,8 @@ impl KeptLock {
         }
         let until = shared.round_ends();
         let lease = self.take_until(until);
+        // It would remove the guard's entry from the list of locks.
+        drop(self);
         LockGuard::new(shared, lease)
     }
 
