@@ -215,9 +215,9 @@ impl LockGuard {
     /// same holds after [`Redlock::release_all`].
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
-        // In a forked process, or after its release with all others, it is not there.
-        let tracked = self.shared.held(|held| held.remove(lease.token()).is_some());
-        if tracked == Some(false) || !self.shared.is_owner_process() {
+        // Before the look: from here on, it is released either here or with all others.
+        self.shared.held(|held| held.remove(lease.token()));
+        if self.shared.none_held().is_some() {
             let parts = LockParts(of_no_lock(&lease));
             self.shared.abandon(lease);
             return parts;

@@ -138,6 +138,26 @@ fn lock_that_is_no_longer_renewed_is_still_tracked() {
     nothing_is_left(&masters);
 }
 
+/// The list begins late: locks that it lacks are handed over as before, until all are given up.
+#[test]
+fn lock_that_was_taken_before_tracking_can_be_handed_over() {
+    for is_tracked in [true, false] {
+        let (masters, redlock) = start();
+        let guards = ["first", "second"].map(|name| redlock.try_lock(name, TTL).unwrap());
+        if is_tracked {
+            redlock.track_locks();
+        }
+        let [first, second] = guards;
+        let next = client(masters.urls());
+        let first = next.adopt(first.into_parts()).unwrap();
+        assert_eq!(redlock.release_all(PATIENT), 0);
+        let error = next.adopt(second.into_parts()).unwrap_err();
+        assert_eq!(error.kind(), LockErrorKind::Expired, "no guard of this client has a lock");
+        assert!(first.unlock().unwrap().was_held());
+        nothing_is_left(&masters);
+    }
+}
+
 /// The control: without the list, plain locks stay until their guards are dropped.
 #[test]
 fn locks_that_are_not_tracked_stay() {
