@@ -370,6 +370,10 @@ impl Work for LoopWork {
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }
+            Order::Extend(lease, _) if self.signals.is_released.load(Ordering::Acquire) => {
+                let done = Done::Extended(lease, Err(LockError::expired()));
+                return Begun::Now(Outcome::Done(done));
+            }
             Order::Extend(lease, ttl) => self.driver.engine_mut().extend(self.now, lease, ttl),
             Order::Release(lease, how) => self.driver.engine_mut().release(self.now, lease, how),
             Order::Inspect(resource) => {
@@ -858,6 +862,25 @@ mod tests {
         let mut sent = vec![0; 4_096];
         let length = serve.join().unwrap().read(&mut sent).unwrap();
         assert!(sent[..length].windows(4).any(|word| word == b"EVAL"));
+    }
+
+    /// The order was on its way when all locks of the client were released: with healing, it would
+    /// set the keys again.
+    #[test]
+    fn lock_that_was_released_with_all_others_is_not_extended() {
+        let (url, serve) = granting_server();
+        let (mut loop_work, _poller, id) = granted(url, None);
+        let Some(Outcome::Done(Done::Acquired(Ok(held)))) = loop_work.take(id) else {
+            panic!("it is granted");
+        };
+        loop_work.signals.is_released.store(true, Ordering::Release);
+        let begun = loop_work.begin(Order::Extend(held, TTL));
+        let Begun::Now(Outcome::Done(Done::Extended(held, Err(error)))) = begun else {
+            panic!("nothing is sent");
+        };
+        assert!(error.is_expired());
+        assert_eq!(loop_work.counts().0, 0);
+        drop((held, serve.join().unwrap()));
     }
 
     /// The order was on its way when the client was closed.
