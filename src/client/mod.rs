@@ -722,7 +722,9 @@ impl Shared {
         }
         let limit = Limit::At(lease.valid_until().after(SLACK));
         match self.threads.run(Order::Extend(lease, ttl), limit) {
-            Some(Outcome::Done(Done::Extended(lease, result))) => (Some(lease), result),
+            Some(Outcome::Done(Done::Extended(lease, result))) => {
+                (Some(lease), self.none_held().map_or(result, Err))
+            }
             None => (None, Err(LockError::expired())),
             _ => unreachable!("an extension was ordered"),
         }

@@ -158,6 +158,32 @@ fn lock_that_was_taken_before_tracking_can_be_handed_over() {
     }
 }
 
+/// The masters confirm an extension when all locks have been given up, listed or not.
+#[test]
+fn extension_under_way_reports_no_lock_after_the_release() {
+    for is_tracked in [true, false] {
+        let (masters, redlock) = start();
+        if is_tracked {
+            redlock.track_locks();
+        }
+        let mut guard = redlock.try_lock("extended", TTL).unwrap();
+        assert_eq!(redlock.shutdown(PATIENT), 0, "everything before it is answered");
+        masters.iter().for_each(|master| master.freeze().unwrap());
+        std::thread::scope(|scope| {
+            let extending = scope.spawn(|| guard.extend(TTL));
+            soon("it was asked for", || redlock.nodes().iter().all(|node| node.in_flight > 0));
+            assert!(redlock.release_all(Duration::ZERO) > 0);
+            masters.iter().for_each(|master| master.thaw().unwrap());
+            let error = extending.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), LockErrorKind::Expired, "{error}");
+        });
+        assert!(!guard.is_valid());
+        drop(guard);
+        assert_eq!(redlock.shutdown(PATIENT), 0);
+        nothing_is_left(&masters);
+    }
+}
+
 /// The control: without the list, plain locks stay until their guards are dropped.
 #[test]
 fn locks_that_are_not_tracked_stay() {
