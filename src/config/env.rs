@@ -403,13 +403,18 @@ fn read(path: &Path) -> Result<String, String> {
     // It looks like an address, which might contain a password.
     let name = if name.contains("://") { "***" } else { &*name };
     let failed = |error: io::Error| format!("{name}: {error}");
-    let mut text = String::new();
+    // Opening a pipe waits for a writer, which that of the shell's <(command) has.
+    let is_of_shell = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
+    if !is_of_shell && !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(format!("{name}: it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{name}: it has more than {FILE_BYTES_MAX} bytes"));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|_| format!("{name}: it is not UTF-8"))
 }
 
 fn lineno(text: &str, at: usize) -> usize {
@@ -574,6 +579,47 @@ mod tests {
         let variable = wrong(nodes, &[("MUXLOCK_RESTART_GUARD", "redis://:sesame@h")]).unwrap();
         assert!(variable.starts_with("MUXLOCK_RESTART_GUARD is \"***\": it must"), "{variable}");
         assert_eq!(wrong(nodes, &[]), None);
+    }
+
+    /// Without an end, or without a writer, the client would never start.
+    #[test]
+    #[cfg(unix)]
+    fn only_small_files_of_text_are_read() {
+        let folder = Folder::create("env-files");
+        let path = |name: &str| folder.0.join(name);
+        fs::create_dir(path("folder")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(path("pipe")).status();
+        assert!(pipe.unwrap().success());
+        let mut long = "é".repeat(FILE_BYTES_MAX as usize / 2);
+        fs::write(path("longest"), &long).unwrap();
+        long.insert(0, 'x');
+        fs::write(path("longer"), &long).unwrap();
+        fs::write(path("bytes"), [0xff]).unwrap();
+        let error = |name: &str| super::read(&path(name)).map(|text| text.len());
+        assert_eq!(error("longest"), Ok(FILE_BYTES_MAX as usize));
+        for (name, text) in [
+            ("folder", "it is not a regular file"),
+            ("pipe", "it is not a regular file"),
+            ("longer", "it has more than 65536 bytes"),
+            ("bytes", "it is not UTF-8"),
+        ] {
+            let expected = format!("{}: {text}", path(name).display());
+            assert_eq!(error(name), Err(expected));
+        }
+        let read = |variable: &str| {
+            let pipe = path("pipe").into_os_string();
+            let variables = [("MUXLOCK_NODES".into(), "redis://a".into()), (variable.into(), pipe)];
+            settings(&Flags::default(), variables.into_iter()).err()
+        };
+        let mut command = std::process::Command::new("echo");
+        let mut writer = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let pipe = writer.stdout.take().unwrap();
+        let of_shell = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+        assert_eq!(super::read(Path::new(&of_shell)).as_deref(), Ok("\n"));
+        assert!(writer.wait().unwrap().success());
+        for variable in ["MUXLOCK_CONFIG", "MUXLOCK_PASSWORD_FILE"] {
+            assert!(read(variable).unwrap().ends_with("it is not a regular file"), "{variable}");
+        }
     }
 
     #[test]
