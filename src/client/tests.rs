@@ -67,6 +67,38 @@ fn is_clean(redlock: &Redlock, servers: &[Scripted]) {
     }
 }
 
+/// The list of locks has those that are held, and does not grow with each lock that was.
+#[test]
+fn list_of_locks_forgets_each_that_is_given_up() {
+    let servers = servers();
+    let redlock = client(&servers);
+    redlock.track_locks();
+    let listed = || redlock.shared.held(|held| held.len()).unwrap();
+    let lock = |name| redlock.try_lock(name, TTL).unwrap();
+    let kept = |name| lock(name).keep_alive(KeepAlive::default()).unwrap();
+    let ends: [(&str, &dyn Fn()); 8] = [
+        ("dropped", &|| drop(lock("a"))),
+        ("released", &|| _ = lock("a").unlock().unwrap()),
+        ("handed over", &|| _ = lock("a").into_parts()),
+        ("swapped", &|| drop(redlock.swap(lock("b"), "c", TTL).unwrap())),
+        ("swapped for itself", &|| drop(redlock.swap(lock("d"), "d", TTL).unwrap())),
+        ("renewed", &|| drop(kept("e"))),
+        ("renewed and released", &|| _ = kept("f").unlock().unwrap()),
+        ("no longer renewed", &|| {
+            let lock = kept("g").stop();
+            assert_eq!(listed(), 1);
+            drop(lock);
+        }),
+    ];
+    for (how, end) in ends {
+        end();
+        assert_eq!(listed(), 0, "{how}");
+    }
+    let held = [lock("h"), lock("i")];
+    assert_eq!(listed(), 2);
+    drop(held);
+}
+
 /// R2: the lock was granted in time, and expired before its thread woke.
 #[test]
 fn lock_that_its_thread_overslept_is_not_held_and_released() {

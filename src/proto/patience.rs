@@ -35,3 +35,19 @@ impl Patience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_of_zero_is_one_round() {
+        let (now, second) = (Moment::START, Duration::from_secs(1));
+        let of = |wait: Wait| Patience::of_wait(now, wait);
+        assert_eq!(of(Duration::ZERO.into()), Patience::OneRound);
+        assert_eq!(of(Wait::for_holder(Duration::ZERO)), Patience::OneRound);
+        assert_eq!(of(second.into()), Patience::Until(now.after(second)));
+        assert_eq!(of(Wait::for_holder(second)), Patience::WhileHeld(now.after(second)));
+        assert_eq!(of(Wait::forever()), Patience::Until(now.after(Duration::MAX)));
+    }
+}
