@@ -1,5 +1,6 @@
 //! A client whose threads are delayed.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -97,6 +98,26 @@ fn list_of_locks_forgets_each_that_is_given_up() {
     let held = [lock("h"), lock("i")];
     assert_eq!(listed(), 2);
     drop(held);
+}
+
+/// The order to renew a lock comes when all of them have been released.
+#[test]
+fn lock_that_is_released_with_all_others_is_not_renewed() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let lock = redlock.try_lock("a", TTL).unwrap();
+    let owners = Arc::strong_count(&redlock.shared);
+    let let_go = redlock.shared.threads.hold_loop();
+    thread::scope(|scope| {
+        let renewing = scope.spawn(|| lock.keep_alive(KeepAlive::default()));
+        soon("it was checked", || Arc::strong_count(&redlock.shared) > owners + 1);
+        redlock.shared.signals.is_released.store(true, Ordering::Release);
+        let_go();
+        let error = renewing.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("expired"), "{error}");
+    });
+    soon("no renewal goes on", || in_flight(&redlock) == 0);
+    soon("it is released", || servers.iter().all(|server| server.store().is_empty()));
 }
 
 /// R2: the lock was granted in time, and expired before its thread woke.
