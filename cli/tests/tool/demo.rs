@@ -1,12 +1,10 @@
 //! The demo, as somebody who types it sees it: real masters, real output, real exit codes.
 
-use std::env;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use muxlock::testing::SERVER_VARIABLE;
-use testbed::{Folder, skip};
+use testbed::Folder;
 
 const CHAPTERS: [&str; 12] = [
     "The masters",
@@ -69,8 +67,10 @@ fn demo_over_tls_passes_every_check_and_leaves_no_certificates() {
     let mut demo = muxlock(&["demo", "--tls", "--seconds", "1", "--masters", "3"]);
     demo.env("TMPDIR", &folder.0);
     // The installed server has it.
-    if env::var_os(SERVER_VARIABLE).is_some() && run(&mut demo).2.contains("built without TLS") {
-        return skip("demo_over_tls_passes_every_check_..", "this server was built without TLS");
+    let is_chosen = std::env::var_os(muxlock::testing::SERVER_VARIABLE).is_some();
+    if is_chosen && run(&mut demo).2.contains("built without TLS") {
+        let test = "demo_over_tls_passes_every_check_..";
+        return testbed::skip(test, "this server was built without TLS");
     }
     let out = assert_told_in_full(&mut demo);
     assert_eq!(out.matches(" rediss://127.0.0.1:").count(), 3, "{out}");
