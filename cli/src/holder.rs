@@ -63,18 +63,7 @@ pub struct Client {
 /// In one line, such as `web-3 pid 4711 (report), started 2026-11-27 10:42:07 UTC, from 10.0.0.7`.
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = |part: &Option<String>| part.as_deref().map(printable);
-        let pid = self.pid.map(|pid| format!("pid {pid}"));
-        let command = part(&self.command).map(|command| format!("({command})"));
-        let words: Vec<_> = [part(&self.name), part(&self.host), pid, command]
-            .into_iter()
-            .flatten()
-            .filter(|word| !word.is_empty())
-            .collect();
-        match words.is_empty() {
-            true => f.write_str("a client without a description")?,
-            false => f.write_str(&words.join(" "))?,
-        }
+        f.write_str(&self.short())?;
         if let Some(started) = self.started {
             let text = rfc3339(started).replace('T', " ").replace('Z', " UTC");
             write!(f, ", started {text}")?;
@@ -84,6 +73,22 @@ impl fmt::Display for Client {
 }
 
 impl Client {
+    /// In a few words, such as `web-3 pid 4711 (report)`.
+    pub fn short(&self) -> String {
+        let part = |part: &Option<String>| part.as_deref().map(printable);
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let command = part(&self.command).map(|command| format!("({command})"));
+        let words: Vec<_> = [part(&self.name), part(&self.host), pid, command]
+            .into_iter()
+            .flatten()
+            .filter(|word| !word.is_empty())
+            .collect();
+        match words.is_empty() {
+            true => "a client without a description".to_owned(),
+            false => words.join(" "),
+        }
+    }
+
     /// A line of `CLIENT LIST`, if it is of this library and has a tag.
     pub fn parse(line: &str) -> Option<(Tag, Client)> {
         let (_, rest) = field(line, "name=")?.strip_prefix("muxlock/")?.split_once(':')?;
@@ -182,8 +187,17 @@ impl Clients {
 
     /// The client in words; `None` if no master has listed its clients.
     pub fn words(&self, tag: Tag) -> Option<String> {
+        self.words_by(tag, Client::to_string)
+    }
+
+    /// The same in a few words.
+    pub fn short(&self, tag: Tag) -> Option<String> {
+        self.words_by(tag, Client::short)
+    }
+
+    fn words_by(&self, tag: Tag, words: impl Fn(&Client) -> String) -> Option<String> {
         match self.get(tag) {
-            Some(client) => Some(client.to_string()),
+            Some(client) => Some(words(client)),
             None => (self.listed > 0).then(|| UNFOUND.to_owned()),
         }
     }
@@ -223,13 +237,18 @@ pub enum Key {
     Other,
 }
 
-/// Asks a master for at most [`KEYS_MAX`] keys of locks, with their prefix. This only reads, and of
-/// tokens the tags alone.
-pub fn look(wire: &mut Wire, keys: &[Vec<u8>]) -> Result<Vec<Key>, Failure> {
-    let keys = &keys[..keys.len().min(KEYS_MAX)];
-    if keys.is_empty() {
-        return Ok(Vec::new());
+/// Asks a master for the keys of locks, with their prefix, at most [`KEYS_MAX`] in one question.
+/// This only reads, and of tokens the tags alone.
+fn look(wire: &mut Wire, keys: &[Vec<u8>]) -> Result<Vec<Key>, Failure> {
+    let mut found = Vec::with_capacity(keys.len());
+    // Bounded by the keys, and by the time limit of the connection.
+    for batch in keys.chunks(KEYS_MAX) {
+        found.extend(look_at(wire, batch)?);
     }
+    Ok(found)
+}
+
+fn look_at(wire: &mut Wire, keys: &[Vec<u8>]) -> Result<Vec<Key>, Failure> {
     let (count, readers) = (keys.len().to_string(), READERS_MAX.to_string());
     let mut words = vec![b"EVAL".as_slice(), LOOK.as_bytes(), count.as_bytes()];
     words.extend(keys.iter().map(Vec::as_slice));
@@ -344,6 +363,11 @@ impl Answers {
     /// A client in words; `None` if no master has listed its clients.
     pub fn words(&self, tag: Option<Tag>) -> Option<String> {
         tag.map_or_else(|| Some(OTHER.to_owned()), |tag| self.clients.words(tag))
+    }
+
+    /// The same in a few words.
+    pub fn short(&self, tag: Option<Tag>) -> Option<String> {
+        tag.map_or_else(|| Some(OTHER.to_owned()), |tag| self.clients.short(tag))
     }
 }
 

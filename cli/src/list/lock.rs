@@ -7,6 +7,7 @@ use muxlock::limits::{RESOURCE_BYTES_MAX, SLOTS_MAX};
 use muxlock::quorum;
 
 use super::master::{Ends, Holder, Key};
+use crate::holder::{Answers as Named, Client, READERS_MAX, Tag};
 use crate::queue;
 
 /// The suffix of the key beside one with an owner value.
@@ -29,6 +30,10 @@ pub struct Lock {
     pub on: usize,
     /// The most waiting clients in a queue on one master.
     pub waiting: u64,
+    /// The client of the holder, or those of read locks, as far as masters list them.
+    pub clients: Vec<Client>,
+    /// The first one of them, in a few words.
+    pub client_words: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +209,8 @@ impl Look<'_> {
             left: self.left(state, self.answered(at), found.iter().map(|it| it.0).collect()),
             on: if state == State::Split { found.len() } else { on },
             waiting: self.waiting(at),
+            clients: Vec::new(),
+            client_words: String::new(),
             name: name.to_vec(),
             state,
         })
@@ -273,7 +280,53 @@ pub fn items(locks: Vec<Lock>, prefix: &[u8]) -> Vec<Item> {
     items
 }
 
+impl Lock {
+    /// Whether a client has it that masters can name.
+    pub fn has_client(&self) -> bool {
+        let is_held = matches!(self.state, State::Held | State::Leftover);
+        is_held && self.kind != Kind::Other
+    }
+
+    /// Whether another question is needed to find the client, because the value has no tag.
+    pub fn is_untagged(&self) -> bool {
+        matches!(self.kind, Kind::Owner | Kind::Read)
+    }
+
+    /// Takes its clients from the answers, in which an untagged lock has this number.
+    pub fn name_clients(&mut self, named: &Named, number: usize) {
+        let mut tags: Vec<Option<Tag>> = match (self.kind, &self.holder) {
+            (Kind::Read, _) => named.readers(number),
+            (Kind::Owner, Some(holder)) => {
+                let found = named.holder(number, holder.fingerprint);
+                // Without a tag, the right to read it is missing, or the lock has changed hands.
+                found.and_then(|it| it.tag).map(Some).into_iter().collect()
+            }
+            (_, Some(holder)) => vec![holder.tag],
+            (_, None) => Vec::new(),
+        };
+        tags.sort_by_key(|tag| tag.and_then(|tag| named.clients.get(tag)).is_none());
+        let words = tags.first().and_then(|tag| named.short(*tag)).unwrap_or_default();
+        let more = match tags.len() {
+            _ if words.is_empty() => String::new(),
+            0 | 1 => String::new(),
+            READERS_MAX => " and others".to_owned(),
+            count => format!(" and {} more", count - 1),
+        };
+        self.client_words = format!("{words}{more}");
+        let clients = tags.into_iter().filter_map(|tag| named.clients.get(tag?));
+        self.clients = clients.cloned().collect();
+    }
+}
+
 impl Item {
+    /// The lock, or the permits.
+    pub fn locks_mut(&mut self) -> &mut [Lock] {
+        match self {
+            Item::Lock(lock) => std::slice::from_mut(lock),
+            Item::Semaphore(semaphore) => &mut semaphore.permits,
+        }
+    }
+
     /// How many clients wait for it.
     pub fn waiting(&self) -> u64 {
         match self {
@@ -303,7 +356,7 @@ mod tests {
     use super::*;
 
     fn token(name: &str, ends: u64) -> Option<Key> {
-        let holder = Holder { fingerprint: Fingerprint::new(name.as_bytes()), tag: Vec::new() };
+        let holder = Holder { fingerprint: Fingerprint::new(name.as_bytes()), tag: None };
         Some(Key::Token { holder, ends: Some(Duration::from_secs(ends)) })
     }
 

@@ -7,6 +7,7 @@ use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, printable};
 use muxlock::{Config, Fingerprint};
 
+use crate::holder::Tag;
 use crate::queue;
 use crate::stopwatch::{Stopwatch, pause};
 use crate::wire::{Failure, RefusalKind, Wire};
@@ -76,8 +77,8 @@ pub type Ends = Option<Duration>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub fingerprint: Fingerprint,
-    /// The last 8 digits of a token; empty for any other value.
-    pub tag: Vec<u8>,
+    /// The end of a token; `None` for any other value.
+    pub tag: Option<Tag>,
 }
 
 /// The names on a master that begin with these bytes. Its error is in words.
@@ -214,7 +215,7 @@ fn key(answer: &Value, now: Duration) -> Option<Key> {
         (letter, [Value::Bulk(print), Value::Bulk(tag)])
             if print.len() <= SHOWN_BYTES_MAX && tag.len() <= SHOWN_BYTES_MAX =>
         {
-            let holder = Holder { fingerprint: Fingerprint::new(print), tag: tag.clone() };
+            let holder = Holder { fingerprint: Fingerprint::new(print), tag: Tag::at_end_of(tag) };
             match letter {
                 b"t" => Some(Key::Token { holder, ends }),
                 b"r" => Some(Key::Revoked { holder, ends }),

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock::{Item, Which};
+use lock::{Item, Lock, Which};
 use master::{Cut, Limits};
 use muxlock::error::ServerErrorKind;
 use muxlock::node::NodeOutcome;
@@ -18,6 +18,7 @@ use muxlock::unstable_tool::{ConfigExt, printable};
 use muxlock::{Config, Redlock, quorum};
 use show::Row;
 
+use super::holder::Answers;
 use super::inspect::{CLEAR, WATCH_DEFAULT, WATCH_MIN, why_unsaid};
 use super::options::{Options, duration};
 use super::stopwatch::{Stopwatch, pause};
@@ -43,7 +44,8 @@ const FIRST: &str = "muxlock";
 ///
 /// HOLDER is the beginning of the token, as in inspect. LEFT is the time until the
 /// lock is free unless it is renewed. ON is the number of masters that have the
-/// key. WAITING is the number of clients in the queue.
+/// key. WAITING is the number of clients in the queue. CLIENT is the holder's host,
+/// process id and command, or the text that the client has chosen instead.
 ///
 /// It needs the rights of inspect, and +scan +getrange.
 ///
@@ -75,6 +77,10 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct TopArgs {
+    /// Print JSON, a line for each change
+    #[arg(long)]
+    json: bool,
+
     /// Most locks to show [default: 20]
     #[arg(long, value_name = "N", default_value_t = 20, hide_default_value = true)]
     limit: usize,
@@ -152,7 +158,11 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
 /// Runs `top`. An error means that it could not start.
 pub fn run_top(args: &TopArgs) -> io::Result<ExitCode> {
     let lister = args.scope.lister(args.limit, Order::ByWaiting)?;
-    let form = if io::stdout().is_terminal() { Form::Redraw } else { Form::Repeat };
+    let form = match (args.json, io::stdout().is_terminal()) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Redraw,
+        (false, false) => Form::Repeat,
+    };
     lister.watch(duration(WATCH_DEFAULT).map_err(io::Error::other)?, form)
 }
 
@@ -183,6 +193,8 @@ pub struct Seen {
     /// How many others might be held.
     perhaps: usize,
     is_truncated: bool,
+    /// Why no master lists its clients, if that is so.
+    clients_unknown: Option<String>,
     /// Sentences about each gap.
     notes: Vec<String>,
 }
@@ -248,13 +260,38 @@ impl Lister<'_> {
             nodes,
             perhaps: found.perhaps,
             is_truncated: false,
+            clients_unknown: None,
             notes: Vec::new(),
         };
         if seen.answered() < seen.quorum() {
             seen.items.clear();
         }
         self.cut(&mut seen, &cuts, found.unknown);
+        self.name_clients(&mut seen);
         Ok(seen)
+    }
+
+    /// Asks each master once for its clients, and for the tags of locks whose values have none.
+    fn name_clients(&self, seen: &mut Seen) {
+        let answered = answering(&seen.nodes);
+        let locks = seen.items.iter_mut().flat_map(Item::locks_mut).filter(|it| it.has_client());
+        let locks: Vec<&mut Lock> = locks.collect();
+        if locks.is_empty() {
+            return;
+        }
+        let common = self.config.common();
+        let key = |lock: &&mut Lock| [common.key_prefix, &lock.name].concat();
+        let keys: Vec<_> = locks.iter().filter(|it| it.is_untagged()).map(key).collect();
+        let within = common.connect_timeout.saturating_add(common.node_timeout);
+        let answers = Answers::ask(&self.config, &answered, &keys, within);
+        let mut number = 0;
+        for lock in locks {
+            lock.name_clients(&answers, number);
+            number += usize::from(lock.is_untagged());
+        }
+        seen.clients_unknown = answers.clients.obstacle().map(str::to_owned);
+        let unknown = seen.clients_unknown.iter().map(|why| format!("clients are unknown: {why}"));
+        seen.notes.extend(unknown);
     }
 
     /// Sorts, applies the limit, and notes each gap.
@@ -366,6 +403,10 @@ impl Seen {
 
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
+    }
+
+    pub fn clients_unknown(&self) -> Option<&str> {
+        self.clients_unknown.as_deref()
     }
 
     fn rows(&self) -> Vec<Row> {

@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 
 use super::Seen;
 use super::lock::{Item, Kind, Lock, Semaphore, State};
+use crate::holder::Client;
 
-const COLUMNS: usize = 6;
-const HEADINGS: [&str; COLUMNS] = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING"];
+const COLUMNS: usize = 7;
+const HEADINGS: [&str; COLUMNS] = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "CLIENT"];
 /// The column that always changes.
 const LEFT: usize = 3;
+/// The column that is missing if no master lists its clients.
+const CLIENT: usize = 6;
 /// A longer name moves the rest of its own line.
 const WIDTH_MAX: usize = 40;
 const INDENT: &str = "  ";
@@ -19,11 +22,6 @@ const INDENT: &str = "  ";
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row([String; COLUMNS]);
-
-/// The holder of a lock that is held, in words.
-pub fn holder_words(lock: &Lock) -> String {
-    lock.holder.as_ref().map(|holder| holder.fingerprint.to_string()).unwrap_or_default()
-}
 
 /// A line for each lock. The held permits of a semaphore follow it.
 pub fn rows(items: &[Item], total: usize) -> Vec<Row> {
@@ -44,7 +42,7 @@ fn of_lock(indent: &str, lock: &Lock, total: usize) -> Row {
     let holder = match lock.kind {
         Kind::Read if lock.readers == 1 => "1 reader".to_owned(),
         Kind::Read => format!("{} readers", lock.readers),
-        _ => holder_words(lock),
+        _ => fingerprint(lock).unwrap_or_default(),
     };
     Row([
         format!("{indent}{}", name_as_text(&lock.name)),
@@ -57,7 +55,12 @@ fn of_lock(indent: &str, lock: &Lock, total: usize) -> Row {
         left(lock.left),
         format!("{}/{total}", lock.on),
         lock.waiting.to_string(),
+        lock.client_words.clone(),
     ])
+}
+
+fn fingerprint(lock: &Lock) -> Option<String> {
+    Some(lock.holder.as_ref()?.fingerprint.to_string())
 }
 
 fn of_semaphore(semaphore: &Semaphore, waiting: u64) -> Row {
@@ -68,6 +71,7 @@ fn of_semaphore(semaphore: &Semaphore, waiting: u64) -> Row {
         left(semaphore.left()),
         String::new(),
         waiting.to_string(),
+        String::new(),
     ])
 }
 
@@ -76,7 +80,10 @@ pub fn table(rows: &[Row]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let headings = Row(HEADINGS.map(str::to_owned));
+    let mut headings = Row(HEADINGS.map(str::to_owned));
+    if rows.iter().all(|row| row.0[CLIENT].is_empty()) {
+        headings.0[CLIENT].clear();
+    }
     let rows: Vec<&Row> = [&headings].into_iter().chain(rows).collect();
     let length = |text: &String| text.chars().count();
     let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
@@ -97,10 +104,12 @@ impl Row {
         self.0[0].trim_start()
     }
 
-    /// Without the remaining time, which always changes.
+    /// Without the remaining time, which always changes, and the client, which masters may fail to
+    /// name.
     pub fn state(&self) -> Row {
         let mut row = self.clone();
         row.0[LEFT].clear();
+        row.0[CLIENT].clear();
         row
     }
 
@@ -169,6 +178,7 @@ pub fn as_json(seen: &Seen) -> Value {
         "answered": seen.answered(),
         "quorum": seen.quorum(),
         "truncated": seen.is_truncated(),
+        "clients_unknown": seen.clients_unknown(),
         "perhaps_held": seen.perhaps,
         "notes": seen.notes,
         "nodes": seen.nodes.iter().map(node).collect::<Vec<_>>(),
@@ -177,13 +187,17 @@ pub fn as_json(seen: &Seen) -> Value {
 
 fn lock_as_json(lock: &Lock) -> Value {
     let (resource, hex) = name_as_json(&lock.name);
+    let is_read = lock.kind == Kind::Read;
+    let clients: Vec<Value> = lock.clients.iter().map(Client::as_json).collect();
     json!({
         "resource": resource,
         "resource_hex": hex,
         "kind": kind(lock.kind),
         "state": state(lock.state),
-        "holder": lock.holder.as_ref().map(|holder| holder.fingerprint.to_string()),
-        "readers": (lock.kind == Kind::Read).then_some(lock.readers),
+        "holder": fingerprint(lock),
+        "client": clients.first().filter(|_| !is_read),
+        "readers": is_read.then_some(lock.readers),
+        "reader_clients": is_read.then_some(&clients),
         "free_in_ms": lock.left.map(millis),
         "on": lock.on,
         "waiting": lock.waiting,

@@ -1,7 +1,7 @@
 //! `muxlock list` and `muxlock top`: which locks are listed, and which keys are none.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Stdio, id};
 use std::thread;
 
 use muxlock::testing::{Master, Masters, Value as Answer};
@@ -9,12 +9,15 @@ use muxlock::{LockGuard, Redlock};
 use serde_json::{Value, json};
 use testbed::{Site, TTL, all_ready, ask, documented_rights, patient, soon, with_login};
 
-use crate::cli::{muxlock, run, start, unhurried};
+use crate::cli::{muxlock, run, start, this_client, unhurried};
+use crate::run as runs;
+use crate::run::{Running, first_line, signal};
 
 /// A value like that of a lock.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "ab0123456789abcdef0123456789abcdef012345";
 const SECOND: &str = "60000";
+const UNFOUND: &str = "no longer connected, or without a name";
 
 fn list(urls: &str, args: &[&str]) -> (i32, String, String) {
     run(unhurried(urls, &["list"]).args(args))
@@ -32,6 +35,11 @@ fn rows(out: &str) -> Vec<Vec<&str>> {
     out.lines()
         .map(|line| line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect())
         .collect()
+}
+
+/// How the table shows a client of this test.
+fn this_short() -> String {
+    this_client().split(", started").next().unwrap().to_owned()
 }
 
 /// The names of the locks.
@@ -83,14 +91,18 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let (code, out, err) = list(&urls, &[]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let holder = |lock: &LockGuard| lock.token().fingerprint().to_string();
+    let client = this_short();
     let row = |name: &str, kind: &str, holder: &str| {
         let rows = rows(&out);
         let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}: {out}"));
         let left: f64 = row[3].strip_suffix(" s").expect(&out).parse().unwrap();
         assert!((row[1], row[2]) == (kind, holder) && (1.0..=30.0).contains(&left), "{row:?}");
-        row[4..].join(" ")
+        assert!(row.get(6).is_none_or(|it| *it == client), "{row:?}");
+        row[4..row.len().min(6)].join(" ")
     };
-    assert_eq!(rows(&out)[0], ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING"]);
+    let headings = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "CLIENT"];
+    assert_eq!(rows(&out)[0], headings);
+    assert_eq!(out.matches(&client).count(), 10, "all but the semaphore: {out}");
     assert_eq!(row("deploy", "lock", &holder(&plain)), "3/3 0");
     assert_eq!(row("a", "lock", &holder(&both)), "3/3 0");
     assert_eq!(row("b", "lock", &holder(&both)), "3/3 0");
@@ -106,8 +118,10 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let digest = rows(&out).iter().find(|row| row[0] == "invoice:42").unwrap()[2].to_owned();
     assert_eq!(row("invoice:42", "owner", &digest), "3/3 0");
     assert_eq!(out.lines().count(), 1 + 8 + 3, "{out}");
-    let widths: Vec<_> = out.lines().map(|line| line.rfind("  ").unwrap()).collect();
-    assert!(widths.iter().all(|it| *it == widths[0]), "columns are aligned: {out}");
+    let start = out.find("CLIENT").unwrap();
+    let is_aligned = |line: &str| line[..start].ends_with("  ") && line[start..] == client;
+    let count = out.lines().filter(|line| line.len() > start && is_aligned(line)).count();
+    assert_eq!(count, 10, "columns are aligned: {out}");
 
     let json = list_json(&urls, &[]);
     let sorted = ["a", "b", "deploy", "fenced", "invoice:42", "ledger", "smtp{5}", "write"];
@@ -118,14 +132,26 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let mut deploy = lock_named(&json, "deploy").clone();
     assert!(deploy["free_in_ms"].as_u64().is_some_and(|ms| (1..=30_000).contains(&ms)), "{deploy}");
     deploy["free_in_ms"] = json!(1);
+    let shown = deploy["client"].take();
+    assert_eq!((&shown["pid"], &shown["address"]), (&json!(id()), &json!("127.0.0.1")), "{shown}");
+    assert!(shown["started"].is_string() && shown["host"].is_string(), "{shown}");
+    let (_, inspected, _) = run(&mut unhurried(&urls, &["inspect", "--json", "deploy"]));
+    let inspected: Value = serde_json::from_str(&inspected).unwrap();
+    assert_eq!(shown, inspected["client"]);
+    assert_eq!(lock_named(&json, "invoice:42")["client"], shown);
+    assert_eq!(semaphore["permits"][0]["client"], shown);
+    let ledger = lock_named(&json, "ledger");
+    assert_eq!((&ledger["client"], &ledger["reader_clients"]), (&Value::Null, &json!([shown])));
     let expected = json!({
         "resource": "deploy", "resource_hex": null, "kind": "lock", "state": "held",
-        "holder": holder(&plain), "readers": null, "free_in_ms": 1, "on": 3, "waiting": 0,
+        "holder": holder(&plain), "client": null, "readers": null, "reader_clients": null,
+        "free_in_ms": 1, "on": 3, "waiting": 0,
     });
     assert_eq!(deploy, expected);
     let whole = json!([3, 3, 2, false, 0, []]);
     let parts = ["masters", "answered", "quorum", "truncated", "perhaps_held", "notes"];
     assert_eq!(json!(parts.map(|part| &json[part])), whole);
+    assert_eq!(json["clients_unknown"], Value::Null);
     assert_eq!(json["nodes"].as_array().unwrap().len(), 3);
 
     // All that is beside the locks in the database is none, even with --all.
@@ -172,8 +198,17 @@ fn waiting_clients_are_counted_and_come_first_in_top() {
         let first = |line: &String| line.split(' ').next().unwrap().to_owned();
         let expected = ["RESOURCE", "deploy", "a", "", "RESOURCE", "deploy", "a"];
         assert_eq!(seen.iter().map(first).collect::<Vec<_>>(), expected);
-        assert!(seen[1].ends_with("  3/3  2") && seen[2].ends_with("  3/3  0"), "{seen:?}");
+        let end = |waiting| format!("  3/3  {waiting}        {}", this_short());
+        assert!(seen[1].ends_with(&end(2)) && seen[2].ends_with(&end(0)), "{seen:?}");
         soon("it ends when its output is closed", || top.try_wait().unwrap().is_some());
+
+        let mut top = unhurried(&urls, &["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let json: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        assert_eq!(names(&json), ["deploy", "a"]);
+        assert_eq!(json["locks"][0]["client"]["pid"], id(), "{json}");
+        top.kill().unwrap();
+        top.wait().unwrap();
         locks.into_iter().for_each(drop);
     });
 }
@@ -216,8 +251,9 @@ fn keys_that_are_no_held_lock_are_listed_only_on_request() {
             "revoked lock revoked",
         ]
     );
-    assert!(rows(&out)[1][3..] == ["no TTL", "3/3", "0"], "{out}");
-    assert!(rows(&out)[3][4..] == ["2/3", "0"], "{out}");
+    assert!(rows(&out)[1][3..] == ["no TTL", "3/3", "0", UNFOUND], "{out}");
+    assert!(rows(&out)[3][4..] == ["2/3", "0", UNFOUND], "{out}");
+    assert_eq!(rows(&out)[4].len(), 6, "no client: {out}");
 
     let (_, out, _) = list(&urls, &["--all"]);
     let found = rows(&out);
@@ -225,7 +261,8 @@ fn keys_that_are_no_held_lock_are_listed_only_on_request() {
     assert_eq!(found.len(), 1 + 7, "{out}");
     assert_eq!(row("left")[1..3], ["lock", "01234567 (leftover)"]);
     assert_eq!((row("left")[4], row("split")[2], row("split")[4]), ("1/3", "split", "3/3"));
-    assert_eq!(row("theirs")[1], "other");
+    assert_eq!((row("left")[6], row("split").len()), (UNFOUND, 6), "{out}");
+    assert_eq!((row("theirs")[1], row("theirs").len()), ("other", 6));
     assert!(!out.contains("secret") && !out.contains("third"), "{out}");
     let json = list_json(&urls, &["--all"]);
     let state = |name: &str| lock_named(&json, name)["state"].as_str().unwrap().to_owned();
@@ -323,7 +360,7 @@ fn answers_of_a_majority_are_enough_and_of_fewer_are_not() {
     let list =
         |urls: &str, args: &[&str]| list(urls, &[&["--connect-timeout", "3s"], args].concat());
     let (code, out, err) = list(&urls, &[]);
-    assert!(code == 0 && out.lines().count() == 2 && out.contains("  2/3  0\n"), "{out}{err}");
+    assert!(code == 0 && out.lines().count() == 2 && out.contains("  2/3  0  "), "{out}{err}");
     let frozen = format!("muxlock: {}: ", masters[2].addr());
     assert!(err.contains(&frozen), "{err}");
     assert!(err.contains("muxlock: 1 more might be held, on the other masters (--all)\n"), "{err}");
@@ -368,6 +405,19 @@ fn missing_right_is_named_and_the_documented_ones_are_enough() {
     let app = ["--prefix", "app:", "--restart-guard", "off"];
     let (code, out, err) = list(&urls, &app);
     assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, ""), "{out}");
+    assert_eq!(out.matches(&this_short()).count(), 2, "{out}");
+    user(&["-client|list"], "~app:*");
+    let (code, out, err) = list(&urls, &app);
+    assert_eq!((code, out.lines().count()), (0, 3), "{out}");
+    assert_eq!(err, "muxlock: clients are unknown: the user \"looker\" lacks +client|list\n");
+    assert!(!out.contains("CLIENT") && out.contains("  3/3  0\n"), "{out}");
+    let json = list_json(&urls, &app);
+    assert_eq!(json["clients_unknown"], "the user \"looker\" lacks +client|list");
+    assert_eq!(
+        json["notes"],
+        json!(["clients are unknown: the user \"looker\" lacks +client|list"])
+    );
+    assert_eq!(lock_named(&json, "deploy")["client"], Value::Null);
     for command in ["scan", "getrange", "type", "pttl", "zcount", "time"] {
         user(&[&format!("-{command}")], "~app:*");
         let (code, out, err) = list(&urls, &app);
@@ -395,9 +445,10 @@ fn watching_writes_a_line_for_each_change_and_ends_with_its_output() {
     let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(notes.next().unwrap(), "muxlock: no locks");
     let lock = redlock.try_lock("deploy", TTL).unwrap();
-    let line = lines.find(|line| line.ends_with("  3/3  0")).unwrap();
+    let line = lines.find(|line| line.contains("  3/3  0  ")).unwrap();
     let holder = lock.token().fingerprint().to_string();
     assert!(line.starts_with(&format!("deploy  lock  {holder}  ")), "{line}");
+    assert!(line.ends_with(&this_short()), "{line}");
     assert!(lock.unlock().unwrap().was_held());
     assert!(lines.any(|line| line == "deploy is no longer listed"));
     drop(lines);
@@ -439,6 +490,63 @@ fn masters_without_an_answer_are_no_change_of_the_locks() {
     assert!(line.starts_with("next  lock  "), "{line}");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// One question for all of them, whatever their number, and none without a lock.
+#[test]
+fn each_master_is_asked_once_for_all_clients() {
+    let (masters, redlock, urls) = start();
+    let calls = |master: &Master| match ask(master, &["INFO", "commandstats"]) {
+        Answer::Bulk(text) => {
+            let text = String::from_utf8(text).unwrap();
+            let (_, calls) = text.split_once("cmdstat_client|list:calls=")?;
+            Some(calls.split(',').next().unwrap().to_owned())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(list(&urls, &[]).0, 0);
+    assert!(masters.iter().all(|master| calls(master).is_none()));
+    // More than one question has keys.
+    let name = |number: u32| format!("owned:{number:03}");
+    let mut held: Vec<_> =
+        (0..120).map(|i| redlock.try_lock_as(name(i), "value", TTL).unwrap()).collect();
+    held.extend((0..3).map(|i| redlock.try_lock(format!("plain:{i}"), TTL).unwrap()));
+    settle(&redlock);
+    let json = list_json(&urls, &[]);
+    let locks = json["locks"].as_array().unwrap();
+    assert!(locks.len() == 123 && locks.iter().all(|it| it["client"]["pid"] == id()), "{json}");
+    for master in masters.iter() {
+        assert_eq!(calls(master).as_deref(), Some("1"));
+    }
+}
+
+#[test]
+fn readers_and_commands_are_named_and_killed_holders_are_not() {
+    let (_masters, redlock, urls) = start();
+    let hold = |kind: &[&str]| {
+        let args = [&["--ttl", "20s", "--no-guard"], kind, &["-c", "echo held; read x"]].concat();
+        let mut holder = Running::start(runs::unhurried(&urls, &args).stdin(Stdio::piped()));
+        assert_eq!(first_line(&mut holder.0), "held", "{kind:?}");
+        holder
+    };
+    let client = |row: &str| {
+        let (_, out, _) = list(&urls, &[row]);
+        rows(&out)[1].last().unwrap().to_string()
+    };
+    let (one, plain) = (hold(&["--shared", "r"]), hold(&["plain"]));
+    let own = this_short();
+    let short = |pid: u32| crate::cli::client(pid, "sh").replace(", started ", "");
+    assert_eq!(client("r"), short(one.id()));
+    assert_eq!(client("plain"), short(plain.id()));
+    let _two = redlock.try_read("r", TTL).unwrap();
+    let _three = redlock.try_read("r", TTL).unwrap();
+    settle(&redlock);
+    let ends = [short(one.id()), own].map(|client| format!("{client} and 1 more"));
+    assert!(ends.contains(&client("r")), "{}", client("r"));
+    let json = list_json(&urls, &["r"]);
+    assert_eq!(json["locks"][0]["reader_clients"].as_array().unwrap().len(), 2, "{json}");
+    signal("KILL", plain.id());
+    soon("its connections are closed", || client("plain") == UNFOUND);
 }
 
 /// A name of 40 hexadecimal digits in capitals, and one that no client can have.
