@@ -6,9 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::fs;
 use std::net::IpAddr;
+#[cfg(target_os = "linux")]
+use std::process::id;
 use std::time::{Duration, SystemTime};
 
+#[cfg(target_os = "linux")]
+use muxlock::LockToken;
 use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, printable};
 use muxlock::{Config, Fingerprint};
@@ -25,6 +31,10 @@ const VALUE_CHARS_MAX: usize = 200;
 /// The most characters of a part of a name: the most that any client of this library sends.
 const PART_CHARS_MAX: usize = 100;
 const TAG_DIGITS: usize = 8;
+/// Begins the text of a process that renews a lock for another one, whose tag follows.
+const RENEWS: &str = "renews=";
+/// Most bytes of such a text, as of any other.
+const TEXT_BYTES_MAX: usize = 100;
 /// The tag is in no name. Connections of a user without the right to SETNAME have none.
 const UNFOUND: &str = "no longer connected, or without a name";
 const OTHER: &str = "another client library";
@@ -94,13 +104,14 @@ impl Client {
         let (_, rest) = field(line, "name=")?.strip_prefix("muxlock/")?.split_once(':')?;
         // The text of an application is the last part, and can contain colons.
         let (parts, name) = match rest.split_once(":name=") {
+            Some((_, text)) if text.starts_with(RENEWS) => (text, None),
             Some((parts, name)) => (parts, Some(name)),
             None => (rest, None),
         };
         let part =
             |name| parts.split(':').find_map(|part| part.split_once('=').filter(|it| it.0 == name));
         let part = |name| part(name).map(|(_, text)| text);
-        let tag = part("tag").filter(|tag| tag.len() == TAG_DIGITS)?;
+        let tag = part("renews").or_else(|| part("tag")).filter(|tag| tag.len() == TAG_DIGITS)?;
         let text = |text: &str| text.chars().take(PART_CHARS_MAX).collect::<String>();
         let started = part("start").and_then(|start| start.parse().ok());
         let client = Client {
@@ -126,6 +137,19 @@ impl Client {
             "address": self.address.map(|it| it.to_string()),
         })
     }
+}
+
+/// The text by which masters list this process as the holder of another one's lock. A colon ends a
+/// part.
+#[cfg(target_os = "linux")]
+pub fn renewer_text(token: &LockToken, command: &str) -> Option<String> {
+    let Tag(tag) = Tag::at_end_of(token.as_bytes())?;
+    let (tag, pid) = (String::from_utf8_lossy(&tag).into_owned(), id());
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let is_fit = |char: char| char.is_ascii_graphic() && char != ':';
+    let host: String = host.trim_end().chars().filter(|char| is_fit(*char)).collect();
+    let text = format!("{RENEWS}{tag}:pid={pid}:cmd={command}:host={host}");
+    Some(text.chars().take(TEXT_BYTES_MAX).collect())
 }
 
 fn rfc3339(time: SystemTime) -> String {
@@ -458,6 +482,7 @@ mod tests {
             ("muxlock/9:tag=1a2b3c4d:name=a:pid=1:name=b", "a:pid=1:name=b"),
             ("muxlock/9:tag=1a2b3c4d", "a client without a description"),
             ("muxlock/9:tag=1a2b3c4d:pid=x:start=y:more=1:host=h", "h"),
+            ("muxlock/9:tag=00000000:name=renews=1a2b3c4d:pid=7:cmd=c:host=h", "h pid 7 (c)"),
             ("muxlock/9:tag=1a2b3c4d:pid=-1:start=99999999999:host=:cmd=c", "(c)"),
         ];
         for (name, words) in table {
@@ -468,6 +493,7 @@ mod tests {
             "muxlock/0.1.0",
             "muxlock/9:tag=1a2b3c4",
             "muxlock/9:tag=1a2b3c4g",
+            "muxlock/9:tag=1a2b3c4d:name=renews=1a2b3c4",
             "x:tag=1a2b3c4d",
         ] {
             assert_eq!(parsed(name, "10.0.0.7:1"), None, "{name}");

@@ -25,12 +25,15 @@ use nix::sys::signal::Signal;
 use nix::unistd::{close, dup2_stdin, dup2_stdout, pipe2, setsid};
 use signal_hook::flag;
 
+use super::super::holder::renewer_text;
 use super::super::run::stub::{SELF, unstarted};
 use super::super::run::{FAILED, settings};
 use super::file::{Ended, StepFile, line_of, parts_of};
 use super::{Args, DRAIN_MAX, released};
 
 pub const NAME: &str = "__renew";
+/// By which masters list it.
+const CLIENT_COMMAND: &str = "muxlock-lock";
 const READY: &str = "ready";
 /// How often it looks at its file.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -125,8 +128,10 @@ impl Renewer {
         let builder = settings(&args.options)?.builder;
         let config = builder.config().map_err(|error| error.to_string())?;
         let contents = step.contents_for(&config)?;
-        let client = builder.build().map_err(|error| error.to_string())?;
         let parts = parts_of(&contents.secret, &args.to)?;
+        // The client whose tag the token has is about to end.
+        let name = renewer_text(parts.token(), CLIENT_COMMAND).unwrap_or_default();
+        let client = builder.client_name(name).build().map_err(|error| error.to_string())?;
         let guard = client.adopt(parts).map_err(|error| in_the_tool(&error).to_string())?;
         let how = KeepAlive::default().renewals_max(u32::MAX);
         let how = how.lifetime_max(args.keep.unwrap_or_default());
@@ -156,6 +161,8 @@ impl Renewer {
     }
 
     fn keep(mut self) {
+        // Connects at once, so that masters list this process as the holder.
+        let _ = self.client.ready(LOOK_AGAIN);
         // Each iteration waits.
         let why = loop {
             match self.lock.wait_for_loss(LOOK_AGAIN) {

@@ -14,7 +14,7 @@ use muxlock::testing::{Master, Masters, Value as Answer};
 use muxlock::{LockParts, Redlock};
 use testbed::{Folder, TTL, soon, within};
 
-use super::cli::{muxlock, run, start};
+use super::cli::{client, muxlock, run, start};
 use super::run::{Running, signal};
 
 const MODE: u32 = 0o600;
@@ -158,6 +158,50 @@ fn lock_is_held_from_one_step_to_another() {
     assert_eq!(scene.tool(&["renew", "-q", &scene.file]), (0, "".into(), "".into()));
     assert_eq!(scene.tool(&["unlock", "-q", &scene.file]), (0, "".into(), "".into()));
     assert!(redlock.try_lock("r", TTL).is_ok());
+}
+
+/// The client that took the lock has ended.
+#[test]
+fn holder_of_the_lock_is_named_while_a_process_renews_it() {
+    let (masters, _redlock, list) = start();
+    let scene = Scene::new("step-client", list);
+    let refused = || {
+        let file = scene.folder.0.join("other");
+        let (code, _, err) = scene.tool(&["lock", "r", "--to", file.to_str().unwrap()]);
+        assert_eq!(code, 121, "{err}");
+        err
+    };
+    for kind in
+        [&["--keep", "1h", "--ttl", "30s"][..], &["--keep", "1h", "--ttl", "30s", "--as", "me"]]
+    {
+        scene.lock(kind);
+        let short = client(scene.renewer(), "muxlock-lock").replace(", started ", "");
+        let words = format!("{short}, from 127.0.0.1");
+        let value = if kind.len() > 4 { "value \"me\", " } else { "" };
+        let said = format!(" on 3 of 3 masters: {value}{words}; free in ");
+        let mut least = left(&masters[0]);
+        within(TTL, "the process connects", || {
+            let is_named = refused().contains(&said);
+            let now = left(&masters[0]);
+            assert!(now <= least, "before its first renewal, some seconds later");
+            least = now;
+            is_named
+        });
+        let (_, out, _) = scene.tool(&["inspect", "r"]);
+        assert!(out.contains(&format!(": {value}{words}\n")), "{out}");
+        let (_, out, _) = scene.tool(&["list", "r"]);
+        assert!(out.ends_with(&format!("  {short}\n")), "{out}");
+        let names = masters[0].query(&[b"CLIENT", b"LIST"]).unwrap();
+        assert!(!format!("{names:?}").contains(&scene.file), "no arguments");
+        assert_eq!(scene.unlock().0, 0);
+    }
+    scene.lock(&[]);
+    assert!(refused().contains(": no longer connected, or without a name; free in "));
+    assert_eq!(scene.unlock().0, 0);
+    scene.lock(&["--as", "web-1 https://ci/job/7"]);
+    let words = ": value \"web-1 https://ci/job/7\", no longer connected, or without a name; ";
+    assert!(refused().contains(words));
+    assert_eq!(scene.unlock().0, 0);
 }
 
 /// Each kind goes through the file and is released.
