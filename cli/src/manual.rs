@@ -91,11 +91,16 @@ struct Page {
 }
 
 /// The sections of commands that are written by hand, by the names of the commands.
-const OWN_SECTIONS: [(&str, &str); 9] = [
+const OWN_SECTIONS: [(&str, &str); 14] = [
     ("muxlock", include_str!("manual/muxlock.roff")),
     ("run", include_str!("manual/run.roff")),
+    ("lock", include_str!("manual/lock.roff")),
+    ("unlock", include_str!("manual/unlock.roff")),
+    ("renew", include_str!("manual/renew.roff")),
     ("demo", include_str!("manual/demo.roff")),
     ("inspect", include_str!("manual/inspect.roff")),
+    ("list", include_str!("manual/list.roff")),
+    ("top", include_str!("manual/top.roff")),
     ("doctor", include_str!("manual/doctor.roff")),
     ("revoke", include_str!("manual/revoke.roff")),
     ("bench", include_str!("manual/bench.roff")),

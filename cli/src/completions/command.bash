@@ -1,10 +1,16 @@
 
-# Completes the command of `muxlock run` as a command line of its own.
+# Completes the command of `muxlock run` as a command line of its own, and files for `unlock`.
 _muxlock_or_command() {
     local i word has_resource='' is_literal=''
     [[ ${COMP_WORDS[1]-} == run ]] || {
         _muxlock "$@"
-        return
+        case ${COMP_WORDS[1]-} in
+            unlock | renew)
+                # Instead of options, bash then shows files.
+                [[ ! ${COMP_WORDS[COMP_CWORD]} && ${COMPREPLY[0]-} == -* ]] && COMPREPLY=()
+                ;;
+        esac
+        return 0
     }
     for ((i = 2; i <= COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}

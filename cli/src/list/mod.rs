@@ -74,6 +74,8 @@ pub struct Args {
 /// Show the locks with the most waiting clients, each second
 ///
 /// It shows the table of list, sorted by waiting clients, then by name.
+///
+/// Exit status: that of list, once the output is closed.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct TopArgs {

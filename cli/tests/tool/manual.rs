@@ -21,7 +21,9 @@ fn pages_have_the_sections_that_readers_expect() {
         lines.map(|name| name.trim_matches('"').to_owned()).collect::<Vec<_>>()
     };
     let begin = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"];
-    for name in ["run", "inspect", "doctor", "revoke", "bench"] {
+    let holders = ["run", "lock", "unlock", "renew"];
+    let others = ["inspect", "list", "top", "doctor", "revoke", "bench"];
+    for name in holders.into_iter().chain(others) {
         let text = page(&format!("man1/muxlock-{name}.1"));
         let middle = ["MASTERS", "DURATIONS", "EXIT STATUS", "FILES", "ENVIRONMENT"];
         let all = [&begin[..], &middle, &["EXAMPLES", "SEE ALSO"]].concat();
@@ -31,6 +33,7 @@ fn pages_have_the_sections_that_readers_expect() {
             "{text}"
         );
         assert!(text.ends_with(".BR muxlock.toml (5)\n"), "{text}");
+        assert!(!text.contains("\n./"), "a line with a dot in front is no text: {text}");
     }
     for name in ["muxlock", "muxlock-demo", "muxlock-completions", "muxlock-man"] {
         let sections = sections(&page(&format!("man1/{name}.1")));
@@ -106,6 +109,15 @@ fn bash_completes_the_command_behind_the_resource() {
     assert_eq!(of(&["run", "deploy", "--kill-a"]), ["--kill-after"]);
     assert_eq!(of(&["run", "deploy", "--descendants", "l"]), ["leave"]);
     assert_eq!(of(&["insp"]), ["inspect"]);
+    // Bash itself completes files where there is no answer.
+    for command in ["unlock", "renew"] {
+        assert_eq!(of(&[command, ""]), [""]);
+        assert_eq!(of(&[command, "mxlk-"]), [""]);
+        assert_eq!(of(&[command, "-q", ""]), [""]);
+        assert_eq!(of(&[command, "--qu"]), ["--quiet"]);
+        assert!(of(&[command, "--restart-guard", ""]).contains(&"uptime".to_owned()));
+    }
+    assert!(fs::read_to_string(&script).unwrap().contains(" -o bashdefault -o default muxlock"));
     for words in [&["run", "mxlk-"][..], &["run", "deploy", "-c", "mxlk-"], &["doctor", "mxlk-"]] {
         assert!(!of(words).contains(&"mxlk-program".to_owned()), "{words:?}");
     }
