@@ -8,7 +8,7 @@ use muxlock::LockGuard;
 use muxlock::testing::{Master, Masters};
 use testbed::{TTL, soon, timed};
 
-use super::cli::{muxlock, run, start};
+use super::cli::{client, muxlock, run, start, this_client};
 use super::run::{Running, signal, unhurried};
 
 /// A command that waits, and the lines that it writes meanwhile.
@@ -66,8 +66,9 @@ fn wait_without_end_names_the_holder_and_ends_with_the_lock_or_a_signal() {
     let holder = lock.token().fingerprint();
     let mut waiting = Waiting::start(&list, &["--wait", "forever", "r", "echo", "done"]);
     let line = waiting.line("");
-    let words = format!("muxlock: waiting for r: {holder} holds r on 3 of 3 masters; free in ");
-    assert!(line.starts_with(&words), "{line}");
+    let client = this_client();
+    let words = format!("muxlock: waiting for r: {holder} holds r on 3 of 3 masters: {client}");
+    assert!(line.starts_with(&words) && line.contains("; free in "), "{line}");
     free(lock);
     assert_eq!(waiting.end(), (0, "done\n".into(), String::new()));
 
@@ -140,7 +141,8 @@ fn position_in_the_queue_is_told_when_it_changes() {
     first.line("muxlock: waiting for r: first in the queue\n");
     let mut second = Waiting::start(&list, &wait);
     second.line("muxlock: waiting for r: 1 ahead in the queue\n");
-    let begun = second.line(" holds r on 1 of 1 masters; ");
+    let holds = format!(" holds r on 1 of 1 masters: {}", client(holder.running.id(), "sleep"));
+    let begun = second.line(&holds);
     assert!(begun.ends_with("; 1 ahead in the queue\n"), "{begun}");
     signal("TERM", first.running.id());
     assert_eq!(first.end().0, 143);
