@@ -32,8 +32,10 @@ pub struct Lock {
     pub waiting: u64,
     /// The client of the holder, or those of read locks, as far as masters list them.
     pub clients: Vec<Client>,
-    /// The first one of them, in a few words.
+    /// The owner value and the first client, in a few words.
     pub client_words: String,
+    /// The owner value, if it has one.
+    pub value: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +213,7 @@ impl Look<'_> {
             waiting: self.waiting(at),
             clients: Vec::new(),
             client_words: String::new(),
+            value: None,
             name: name.to_vec(),
             state,
         })
@@ -297,9 +300,11 @@ impl Lock {
         let mut tags: Vec<Option<Tag>> = match (self.kind, &self.holder) {
             (Kind::Read, _) => named.readers(number),
             (Kind::Owner, Some(holder)) => {
-                let found = named.holder(number, holder.fingerprint);
                 // Without a tag, the right to read it is missing, or the lock has changed hands.
-                found.and_then(|it| it.tag).map(Some).into_iter().collect()
+                let found = named.holder(number, holder.fingerprint);
+                let tag = found.as_ref().and_then(|it| it.tag);
+                self.value = found.and_then(|it| it.value);
+                tag.map(Some).into_iter().collect()
             }
             (_, Some(holder)) => vec![holder.tag],
             (_, None) => Vec::new(),
@@ -312,7 +317,9 @@ impl Lock {
             READERS_MAX => " and others".to_owned(),
             count => format!(" and {} more", count - 1),
         };
-        self.client_words = format!("{words}{more}");
+        let value = self.value.as_ref().map(|value| format!("value \"{value}\""));
+        let client = (!words.is_empty()).then(|| format!("{words}{more}"));
+        self.client_words = value.into_iter().chain(client).collect::<Vec<_>>().join(", ");
         let clients = tags.into_iter().filter_map(|tag| named.clients.get(tag?));
         self.clients = clients.cloned().collect();
     }

@@ -196,6 +196,7 @@ fn lock_as_json(lock: &Lock) -> Value {
         "state": state(lock.state),
         "holder": fingerprint(lock),
         "client": clients.first().filter(|_| !is_read),
+        "value": lock.value,
         "readers": is_read.then_some(lock.readers),
         "reader_clients": is_read.then_some(&clients),
         "free_in_ms": lock.left.map(millis),

@@ -37,6 +37,10 @@ fn rows(out: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
+/// An owner value, and how the table shows it.
+const VALUE: &str = "worker-7 of a row";
+const SHOWN_VALUE: &str = "value \"worker-7 of a row\", ";
+
 /// How the table shows a client of this test.
 fn this_short() -> String {
     this_client().split(", started").next().unwrap().to_owned()
@@ -84,7 +88,7 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let writer = redlock.try_write("write", TTL).unwrap();
     let smtp = redlock.semaphore("smtp", 5).unwrap();
     let permits = [(); 3].map(|()| smtp.try_acquire(TTL).unwrap());
-    let owned = redlock.try_lock_as("invoice:42", "worker-7-of-secret-row", TTL).unwrap();
+    let owned = redlock.try_lock_as("invoice:42", VALUE, TTL).unwrap();
     let fenced = redlock.fenced().try_lock("fenced", TTL).unwrap();
     settle(&redlock);
 
@@ -97,7 +101,9 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
         let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}: {out}"));
         let left: f64 = row[3].strip_suffix(" s").expect(&out).parse().unwrap();
         assert!((row[1], row[2]) == (kind, holder) && (1.0..=30.0).contains(&left), "{row:?}");
-        assert!(row.get(6).is_none_or(|it| *it == client), "{row:?}");
+        let shown = row.get(6).map(|it| it.strip_prefix(SHOWN_VALUE).unwrap_or(it));
+        assert!(shown.is_none_or(|it| it == client), "{row:?}");
+        assert_eq!(kind == "owner", shown != row.get(6).copied(), "{row:?}");
         row[4..row.len().min(6)].join(" ")
     };
     let headings = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "CLIENT"];
@@ -119,7 +125,7 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     assert_eq!(row("invoice:42", "owner", &digest), "3/3 0");
     assert_eq!(out.lines().count(), 1 + 8 + 3, "{out}");
     let start = out.find("CLIENT").unwrap();
-    let is_aligned = |line: &str| line[..start].ends_with("  ") && line[start..] == client;
+    let is_aligned = |line: &str| line[..start].ends_with("  ") && line.ends_with(&client);
     let count = out.lines().filter(|line| line.len() > start && is_aligned(line)).count();
     assert_eq!(count, 10, "columns are aligned: {out}");
 
@@ -138,13 +144,14 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let (_, inspected, _) = run(&mut unhurried(&urls, &["inspect", "--json", "deploy"]));
     let inspected: Value = serde_json::from_str(&inspected).unwrap();
     assert_eq!(shown, inspected["client"]);
-    assert_eq!(lock_named(&json, "invoice:42")["client"], shown);
+    let invoice = lock_named(&json, "invoice:42");
+    assert_eq!((&invoice["client"], &invoice["value"]), (&shown, &json!(VALUE)));
     assert_eq!(semaphore["permits"][0]["client"], shown);
     let ledger = lock_named(&json, "ledger");
     assert_eq!((&ledger["client"], &ledger["reader_clients"]), (&Value::Null, &json!([shown])));
     let expected = json!({
         "resource": "deploy", "resource_hex": null, "kind": "lock", "state": "held",
-        "holder": holder(&plain), "client": null, "readers": null, "reader_clients": null,
+        "holder": holder(&plain), "client": null, "value": null, "readers": null, "reader_clients": null,
         "free_in_ms": 1, "on": 3, "waiting": 0,
     });
     assert_eq!(deploy, expected);
@@ -161,7 +168,6 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
         assert!(!shown.contains(&token(lock)[8..]), "{shown}");
         assert!(!shown.contains(&token(lock)[32..]), "{shown}");
     }
-    assert!(!shown.contains("worker") && !shown.contains("secret"), "{shown}");
 
     // A part of the name of a permit: the others are not known.
     let name = std::str::from_utf8(permits[0].resource().as_bytes()).unwrap();
@@ -406,6 +412,12 @@ fn missing_right_is_named_and_the_documented_ones_are_enough() {
     let (code, out, err) = list(&urls, &app);
     assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, ""), "{out}");
     assert_eq!(out.matches(&this_short()).count(), 2, "{out}");
+    let mut top = unhurried(&urls, &["top", "--json"]);
+    let mut top = top.args(app).stdout(Stdio::piped()).spawn().unwrap();
+    let json: Value = serde_json::from_str(&first_line(&mut top)).unwrap();
+    assert_eq!((names(&json), top.kill().is_ok()), (vec!["deploy", "ledger"], true));
+    top.wait().unwrap();
+    assert_eq!(lock_named(&json, "deploy")["client"]["pid"], id(), "{json}");
     user(&["-client|list"], "~app:*");
     let (code, out, err) = list(&urls, &app);
     assert_eq!((code, out.lines().count()), (0, 3), "{out}");

@@ -190,7 +190,7 @@ fn holder_of_the_lock_is_named_while_a_process_renews_it() {
         let (_, out, _) = scene.tool(&["inspect", "r"]);
         assert!(out.contains(&format!(": {value}{words}\n")), "{out}");
         let (_, out, _) = scene.tool(&["list", "r"]);
-        assert!(out.ends_with(&format!("  {short}\n")), "{out}");
+        assert!(out.ends_with(&format!("  {value}{short}\n")), "{out}");
         let names = masters[0].query(&[b"CLIENT", b"LIST"]).unwrap();
         assert!(!format!("{names:?}").contains(&scene.file), "no arguments");
         assert_eq!(scene.unlock().0, 0);
