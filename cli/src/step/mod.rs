@@ -189,8 +189,13 @@ impl Args {
             written.map_err(|error| format!("standard output: {}", explained(&error)))?;
         }
         let left = until.since(locks.mux.now());
-        let mut renewer = self.keep.map(|_| renewer::start(step, left)).transpose()?;
+        let renewer = self.keep.map(|_| renewer::start(step, left)).transpose();
         let signal = locks.signals().first().copied();
+        let mut renewer = match (renewer, signal) {
+            // It has ended the wait for the renewer.
+            (Err(_), Some(signal)) => return Ok(code_of(signal as i32)),
+            (renewer, _) => renewer?,
+        };
         let left = until.since(locks.mux.now());
         if signal.is_none() && !left.is_zero() {
             self.report(&locks.name, left);

@@ -15,7 +15,7 @@ use muxlock::{LockParts, Redlock};
 use testbed::{Folder, TTL, soon, within};
 
 use super::cli::{client, muxlock, run, start};
-use super::run::{Running, signal};
+use super::run::{Running, children, signal};
 
 const MODE: u32 = 0o600;
 
@@ -696,6 +696,26 @@ fn signal_ends_the_wait_for_a_lock() {
     assert_eq!(waiting.end().0, 143);
     assert!(scene.files().is_empty());
     assert!(held.unlock().unwrap().was_held());
+}
+
+/// A step that is cancelled before the renewer is ready is not reported as a failure.
+#[test]
+fn signal_ends_the_start_of_a_renewer() {
+    let (masters, _redlock, list) = start();
+    let scene = Scene::new("step-start", list);
+    // Each process that reads the settings waits for somebody to write them.
+    let settings = scene.folder.0.join("settings");
+    assert!(Command::new("mkfifo").arg(&settings).status().unwrap().success());
+    let config = settings.to_str().unwrap();
+    let args = ["lock", "r", "--to", &scene.file, "--keep", "1h", "--config", config];
+    let locking = Running::start(&mut tool(&scene.list, &args));
+    fs::write(&settings, "prefix = \"\"\n").unwrap();
+    soon("it waits for its renewer", || children(locking.id()).len() == 1);
+    signal_once_caught(&locking);
+    let (code, out, err) = locking.end();
+    assert_eq!((code, out, err), (143, String::new(), String::new()));
+    assert!(is_free(&masters));
+    assert_eq!(scene.files(), ["settings"]);
 }
 
 fn take(redlock: &Redlock) -> muxlock::LockGuard {
