@@ -112,6 +112,8 @@ fn main() -> ExitCode {
 /// Arguments in the wrong place may be addresses, with their passwords.
 fn without_addresses(mut error: clap::Error) -> clap::Error {
     let masked = |(kind, value): (ContextKind, &ContextValue)| match value {
+        // The name of a flag.
+        _ if kind == ContextKind::SuggestedArg => None,
         ContextValue::String(text) => {
             (shown(text) != text).then(|| (kind, ContextValue::String("***".to_owned())))
         }

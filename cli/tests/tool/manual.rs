@@ -146,6 +146,7 @@ fn words_that_were_meant_are_named() {
         (&["run", "--descendants", "waitt", "deploy", "true"], 125, "'wait'"),
         (&["inspect", "deploy", "--restart-guard", "uptme"], 2, "'uptime'"),
         (&["inspect", "deploy", "--nodes", node], 2, "'--node'"),
+        (&["inspect", "deploy", "--pasword-file", node], 2, "'--password-file'"),
     ] {
         let (found, _, err) = run(&mut muxlock(args));
         assert_eq!(found, code, "{args:?}: {err}");

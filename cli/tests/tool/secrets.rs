@@ -85,6 +85,8 @@ fn no_output_of_the_tool_shows_a_password() {
         &["doctor", "--drift-factor", address],
         &["doctor", "--restart-guard", address],
         &["doctor", "127.0.0.1:1,password=zqx"],
+        &["doctor", "--pasword-file=zqx"],
+        &["doctor", "--password=zqx"],
     ] {
         let (_, out, err) = run(&mut muxlock(args));
         check(&format!("{args:?}"), &format!("{out}{err}"));
