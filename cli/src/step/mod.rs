@@ -66,7 +66,7 @@ pub struct Args {
 ///
 /// Exit status: 0 if the lock was held until its release; 120 if it was lost
 /// before; 122 if too few masters confirmed the release; 125 if muxlock failed.
-/// FILE is removed with 0 and 120.
+/// FILE is removed with 0 and 120, and with 122 after --keep.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct UnlockArgs {

@@ -541,6 +541,21 @@ fn renewer_renews_the_lock_until_the_next_step() {
     soon("the renewer has ended", || !is_alive(renewer));
 }
 
+/// The renewer has given the lock up, so nothing is left to try again.
+#[test]
+fn file_of_a_renewer_is_removed_even_if_its_release_is_not_confirmed() {
+    let (mut masters, _redlock, list) = start();
+    let scene = Scene::new("step-unconfirmed", list);
+    scene.lock(&["--keep", "1h", "--ttl", "20s"]);
+    let renewer = scene.renewer();
+    masters[1].kill().unwrap();
+    masters[2].kill().unwrap();
+    let (code, err) = scene.unlock();
+    assert!(code == 122 && err.starts_with("muxlock: the release is not confirmed: "), "{err}");
+    assert!(scene.files().is_empty());
+    soon("the renewer has ended", || !is_alive(renewer));
+}
+
 /// One that a test has inherited, as a step has pipes of its runner.
 #[test]
 fn renewer_has_no_descriptor_of_the_step() {
