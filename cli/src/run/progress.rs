@@ -42,6 +42,19 @@ enum Lines {
     Verbose,
 }
 
+impl Lines {
+    fn wanted(args: &LockArgs) -> Lines {
+        let waits = [args.wait, args.wait_masters];
+        match (args.quiet, args.verbose) {
+            _ if waits == [None, None] => Lines::None,
+            (true, _) if waits.contains(&Some(Wait::Forever)) => Lines::Obstacles,
+            (true, _) => Lines::None,
+            (false, true) => Lines::Verbose,
+            (false, false) => Lines::All,
+        }
+    }
+}
+
 /// When which line is due.
 #[derive(Debug)]
 struct Schedule {
@@ -139,20 +152,11 @@ pub struct Progress<'a> {
 impl<'a> Progress<'a> {
     pub fn start(plan: &'a Plan<'a>, now: Moment, describe: Describe) -> Progress<'a> {
         let Plan { args, config, .. } = plan;
-        let is_endless = [args.wait, args.wait_masters].contains(&Some(Wait::Forever));
-        let waits = args.wait.is_some() || args.wait_masters.is_some();
-        let lines = match (args.quiet, args.verbose) {
-            _ if !waits => Lines::None,
-            (true, _) if is_endless => Lines::Obstacles,
-            (true, _) => Lines::None,
-            (false, true) => Lines::Verbose,
-            (false, false) => Lines::All,
-        };
         let counts = !args.quiet && stderr().is_terminal();
         Progress {
             args,
             config,
-            schedule: Schedule::new(lines, now),
+            schedule: Schedule::new(Lines::wanted(args), now),
             counts_at: counts.then(|| now.after(SECOND)),
             position: None,
             look: Look::Idle,
@@ -294,6 +298,8 @@ fn obstacles(mux: &Multiplexer) -> Option<Reason> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
     use super::*;
 
     fn at(seconds: u64) -> Moment {
@@ -354,5 +360,20 @@ mod tests {
         let line = schedule.line(at(61), "r", None, None);
         assert_eq!(line.as_deref(), Some("still waiting for r after 1 min"));
         assert_eq!(schedule.due_at(), Some(at(120)));
+    }
+
+    #[test]
+    fn quiet_wait_without_end_still_names_obstacles() {
+        let lines = |words: &str| {
+            let words = [&["run"], &words.split(' ').collect::<Vec<_>>()[..], &["r"]].concat();
+            let matches = LockArgs::augment_args(Command::new("run")).get_matches_from(words);
+            Lines::wanted(&LockArgs::from_arg_matches(&matches).unwrap())
+        };
+        assert_eq!(lines("-q -w forever"), Lines::Obstacles);
+        assert_eq!(lines("-q --wait-masters forever"), Lines::Obstacles);
+        assert_eq!(lines("-q -w 1m"), Lines::None);
+        assert_eq!(lines("-v"), Lines::None);
+        assert_eq!(lines("-v -w 1m"), Lines::Verbose);
+        assert_eq!(lines("-w forever"), Lines::All);
     }
 }
