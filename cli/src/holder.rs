@@ -464,6 +464,15 @@ mod tests {
 
     const NAME: &str = "muxlock/0.1.0:tag=1a2b3c4d:pid=4711:host=web-3:cmd=report:start=1764230000";
 
+    #[test]
+    fn tag_is_the_end_of_a_token() {
+        let tag = |text: &[u8]| Tag::at_end_of(text).map(|tag| tag.0);
+        assert_eq!(tag(b"000102030405060708090a0b0c0d0e0f1a2b3c4d"), Some(*b"1a2b3c4d"));
+        assert_eq!(tag(b"muxlock:w:1a2b3c4d"), Some(*b"1a2b3c4d"));
+        assert_eq!(tag(b"1a2b3c4D"), None);
+        assert_eq!(tag(b"a2b3c4d"), None);
+    }
+
     fn parsed(name: &str, address: &str) -> Option<Client> {
         let line =
             format!("id=3 addr={address} laddr=x fd=8 name={name} age=2 db=0 cmd=get user=u");
