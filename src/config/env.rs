@@ -136,7 +136,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.chars().all(|char| char.is_ascii_digit()) {
         return Err(format!("it has no unit: write {text}s or {text}ms"));
     }
-    humantime::parse_duration(text).map_err(|error| error.to_string())
+    humantime::parse_duration(text).map_err(|_| "it is not a time, such as 30s or 1h30m".into())
 }
 
 fn restart_guard(text: &str) -> Result<RestartGuard, String> {
