@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! export MUXLOCK_NODES='redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3'
-//! cargo run --example service
+//! cargo run --features env --example service
 //! curl -i http://127.0.0.1:8080/accounts/7
 //! ```
 //!
@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use collector::Locks;
 use http::{Answer, Server};
-use muxlock::{LockError, LockGuard, Redlock};
+use muxlock::settings::Wait;
+use muxlock::{Builder, LockError, LockGuard, Redlock};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,12 +47,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Ok(nodes) = std::env::var("MUXLOCK_NODES") else {
-        eprintln!("usage: MUXLOCK_NODES='redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3'");
-        std::process::exit(2);
-    };
     let setting = |name, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.to_owned());
-    let redlock = Redlock::builder().nodes_from(&nodes).build()?;
+    // The variables and the file of the tool: both have the same servers, prefix and `max_ttl`.
+    let redlock = Builder::from_env()?.build()?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Locks(redlock.clone())));
     let service = Arc::new(Service {
@@ -127,7 +125,9 @@ impl Service {
     }
 
     fn pay(&self, account: u32) -> Answer {
-        let lock = match self.redlock.try_lock_for(format!("account:{account}"), TTL, self.wait) {
+        // Without a quorum it fails at once, instead of filling the pool with requests that wait.
+        let wait = Wait::for_holder(self.wait);
+        let lock = match self.redlock.try_lock_for(format!("account:{account}"), TTL, wait) {
             Ok(lock) => lock,
             Err(error) => return refused(&error),
         };

@@ -28,6 +28,7 @@ mod restarts;
 mod roles;
 mod scene;
 mod sentinel;
+#[cfg(feature = "env")]
 mod service;
 mod wire;
 
