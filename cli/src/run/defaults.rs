@@ -111,7 +111,7 @@ mod tests {
     fn wrong_default_is_named() {
         for (key, text, why) in [
             ("ttl", "5", "FILE: ttl is \"5\": it has no unit: write 5s or 5ms"),
-            ("ttl", "", "FILE: ttl is \"\": value was empty"),
+            ("ttl", "", "FILE: ttl is \"\": it is not a time, such as 30s or 1h30m"),
             ("descendants", "", "FILE: descendants is \"\": it must be one of wait, end, leave"),
             ("conflict_exit_code", "256", "FILE: conflict_exit_code is \"256\": 256 is not in 0"),
             (
