@@ -10,6 +10,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use muxlock::settings::Wait;
 use muxlock::{Fenced, FencingToken, KeepAlive, KeptLock, Loss, Redlock};
 
 /// How long nobody leads after a crash of the leader, at most.
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let redlock = Redlock::builder().nodes(urls).node_timeout(node_timeout).build()?;
     loop {
         println!("follows");
-        let lock = redlock.fenced().try_lock_for("invoices:leader", TTL, Duration::MAX)?;
+        let lock = redlock.fenced().try_lock_for("invoices:leader", TTL, Wait::forever())?;
         // The default limits end the term after an hour, in case that the work hangs.
         let lock = lock.keep_alive(KeepAlive::default().notice(NOTICE))?;
         println!("leads with token {}", lock.fencing_token());

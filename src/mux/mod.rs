@@ -18,7 +18,7 @@ mod stream;
 mod tls;
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mio::event::Event;
@@ -132,7 +132,8 @@ pub struct Multiplexer {
     /// When events were last handled.
     handled_at: Moment,
     /// When the caller asked last for how long it may wait, and so began to.
-    waits_since: Mutex<Option<Moment>>,
+    /// In nanoseconds; zero if it does not wait.
+    waits_since: AtomicU64,
 }
 
 impl Multiplexer {
@@ -143,7 +144,7 @@ impl Multiplexer {
     /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         let driver = Driver::new(config, registry, first)?;
-        let (handled_at, waits_since) = (Moment::START, Mutex::new(None));
+        let (handled_at, waits_since) = (Moment::START, AtomicU64::new(0));
         Ok(Multiplexer {
             driver,
             owner: OwnerProcess::current(),
@@ -472,10 +473,10 @@ impl Multiplexer {
         if !self.owner.is_current() {
             return false;
         }
-        match self.waits_since() {
-            Some(_) => self.begin_turn(Clock.now_coarse()),
+        match self.waits_since.get_mut() {
             // Not the first event of this turn.
-            None => self.driver.after_wait(Clock.now_coarse()),
+            0 => self.driver.after_wait(Clock.now_coarse()),
+            _ => self.begin_turn(Clock.now_coarse()),
         }
         let ours = self.driver.handle_event(event);
         self.flush();
@@ -500,17 +501,13 @@ impl Multiplexer {
         }
     }
 
-    fn waits_since(&mut self) -> &mut Option<Moment> {
-        self.waits_since.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The caller has waited. If it had not looked at the sockets for long before that, answers to
     /// earlier commands may have been there when it began to wait.
     fn begin_turn(&mut self, now: Moment) {
-        let waits_since = self.waits_since().take();
+        let waits_since = Moment::from_nanos(std::mem::take(self.waits_since.get_mut()));
         let handled_at = std::mem::replace(&mut self.handled_at, now);
-        let was_away = |since: &Moment| since.since(handled_at) > UNREAD_MAX;
-        self.driver.after_absence(now, waits_since.filter(was_away));
+        let was_away = waits_since.since(handled_at) > UNREAD_MAX;
+        self.driver.after_absence(now, was_away.then_some(waits_since));
     }
 
     /// Handles due timers: timeouts, retries, reconnects. Call it after each wait, unless you use
@@ -529,7 +526,7 @@ impl Multiplexer {
             true => Duration::ZERO,
             false => self.driver.due()?.since(now),
         };
-        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.waits_since.store(now.as_nanos(), Ordering::Relaxed);
         Some(wait)
     }
 
