@@ -149,6 +149,11 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         }
         return Ok(seen.code());
     };
+    let beginning = &args.scope.beginning;
+    if duration(WATCH_DEFAULT) == Ok(period) && duration(beginning).is_ok() {
+        let why = format!("{beginning} is the PREFIX here: write --watch={beginning}");
+        return Err(io::Error::other(why));
+    }
     let form = match (args.json, io::stdout().is_terminal()) {
         (true, _) => Form::Json,
         (false, true) => Form::Redraw,

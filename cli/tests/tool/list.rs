@@ -573,3 +573,12 @@ fn only_names_that_a_lock_can_have_are_listed() {
         run(&mut muxlock(&["list", "--node", "redis://127.0.0.1:1", "--limit", "x"]));
     assert!(code == 2 && err.contains("--limit"), "{err}");
 }
+
+/// Its value needs `=`.
+#[test]
+fn period_in_place_of_the_prefix_is_refused() {
+    let master = Master::start().unwrap();
+    let (code, out, err) = list(&master.url(), &["--watch", "1s"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(err, "muxlock: 1s is the PREFIX here: write --watch=1s\n");
+}
