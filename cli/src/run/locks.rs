@@ -381,7 +381,7 @@ struct Refusing {
 
 /// The clients that a refusal names.
 enum Named {
-    Nobody,
+    NoClient,
     Holder(Fingerprint),
     /// Those of all keys.
     Holders,
@@ -393,7 +393,7 @@ impl Refusing {
     fn of(config: &Config, held: &[u8], inspection: &Inspection) -> Option<Refusing> {
         let others = others(config, held, inspection);
         let named = match inspection.holder() {
-            Some(print) if print.as_bytes() == REVOKED => Named::Nobody,
+            Some(print) if print.as_bytes() == REVOKED => Named::NoClient,
             Some(print) => Named::Holder(print),
             None => Named::Readers,
         };
@@ -414,7 +414,7 @@ impl Refusing {
         let nodes: Vec<usize> = (0..config.nodes()).collect();
         let answers = || Answers::ask(config, &nodes, &self.keys, within);
         let words: Vec<String> = match self.named {
-            Named::Nobody => Vec::new(),
+            Named::NoClient => Vec::new(),
             Named::Holder(print) => answers().holder_words(0, print).into_iter().collect(),
             Named::Holders => {
                 let (answers, quorum) = (answers(), quorum(nodes.len()));

@@ -297,7 +297,7 @@ impl Node {
     pub(crate) fn report_state(&self, now: Moment) -> NodeReport {
         let outcome = match self.state() {
             State::Ready if self.guard.is_quarantined(now) => NodeOutcome::Quarantined,
-            // A command is past its timeout: another one would be, too, as far as is known.
+            // A command is past its timeout, and the next one would probably be as well.
             State::Ready if self.pipeline.has_timed_out() => NodeOutcome::TimedOut(Phase::Reply),
             State::Ready => NodeOutcome::Connected,
             // Its own deadline has not come yet.
