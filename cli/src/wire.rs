@@ -87,7 +87,7 @@ impl Wire {
         Wire::open(config, node, within)?.handshake(config, node)
     }
 
-    /// As [`connect`](Wire::greet), at one of the addresses of its name.
+    /// As [`connect`](Wire::connect), at one of the addresses of its name.
     pub fn connect_at(
         config: &Config,
         node: usize,

@@ -150,7 +150,7 @@ impl KeptLock {
         self.renewed.lease.token()
     }
 
-    /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
+    /// The fencing token, if the lock was acquired [with one](crate::Redlock::fenced).
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.renewed.lease.fencing_token()
     }

@@ -209,6 +209,7 @@ impl RenewedLock {
 
     /// Ends the waits for a loss. A forked process may have the socket's other end, so closing it
     /// here would not be noticed.
+    #[cfg_attr(not(unix), allow(unused_variables))]
     fn let_go(&self, state: &mut RenewedLockState) {
         #[cfg(unix)]
         if let Some(loss_event) = state.loss_event.take() {
