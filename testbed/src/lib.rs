@@ -59,7 +59,7 @@ pub use strangers::{Reticent, Stranger, strangers};
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};
-pub use time::{Heavy, Stopwatch, heavy, pause, soon, timed, within};
+pub use time::{Heavy, Stopwatch, heavy, pause, soon, timed, waited, within};
 
 /// A time to live that no test waits for: a key that is gone earlier was deleted.
 pub const TTL: Duration = Duration::from_secs(30);

@@ -1,7 +1,6 @@
 //! Real time: how long something took, and waiting for an event that comes soon.
 
-#[cfg(target_os = "linux")]
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +50,19 @@ pub fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
 #[expect(clippy::disallowed_methods, reason = "time itself is what is tested")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+/// The end of a wait for events. A wait that a signal has interrupted, as when this process was
+/// stopped, has brought none.
+///
+/// # Panics
+///
+/// Panics if the wait failed.
+#[track_caller]
+pub fn waited(ended: io::Result<()>) {
+    if let Err(error) = ended {
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    }
 }
 
 /// Looks until it is so; fails if it takes longer than [`SOON`].

@@ -21,7 +21,7 @@ use muxlock::testing::{FakeMasters, Masters};
 use muxlock::{Builder, KeepAlive, LossCause, Multiplexer, Redlock, Standalone};
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
-use testbed::{PATIENT, SOON, Stopwatch, TTL, heavy, patient, pause, soon, within};
+use testbed::{PATIENT, SOON, Stopwatch, TTL, heavy, patient, pause, soon, waited, within};
 
 const KEY: &str = "invoice:42";
 /// Short enough for several to pass, and long enough for a busy machine to renew in time.
@@ -61,7 +61,7 @@ impl Host {
     /// Polls, and passes on what that brought.
     fn turn(&mut self) {
         let limit = self.mux.next_timeout().map_or(SHORT, |next| next.min(SHORT));
-        self.poll.poll(&mut self.events, Some(limit)).unwrap();
+        waited(self.poll.poll(&mut self.events, Some(limit)));
         let Host { mux, events, longest, .. } = self;
         let before = thread_time();
         mux.handle_events(&*events);
@@ -569,7 +569,7 @@ fn standalone_is_driven_by_its_descriptor_and_its_timeout_alone() {
             return done;
         }
         assert!(watch.elapsed() < SOON, "something was not announced");
-        outer.poll(&mut events, locks.mux().next_timeout()).unwrap();
+        waited(outer.poll(&mut events, locks.mux().next_timeout()));
         locks.turn().unwrap();
         turns += 1;
     };
@@ -636,7 +636,7 @@ fn event_of_an_old_connection_does_nothing_to_the_new_one() {
     let is_end = |stale: &Events| stale.iter().any(|event| event.is_read_closed());
     while !is_end(&stale) {
         assert!(watch.elapsed() < SOON, "the server hangs up");
-        host.poll.poll(&mut stale, Some(SHORT)).unwrap();
+        waited(host.poll.poll(&mut stale, Some(SHORT)));
         host.mux.handle_events(&stale);
     }
     let mut seen = Vec::new();

@@ -19,7 +19,7 @@ use muxlock::{Builder, Multiplexer, Redlock, Standalone};
 use testbed::scripted::{never_accepting, refused_addr, refused_addr_at};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, count, descriptors, is_child, outcomes, pause, re_execute,
-    run_child, soon, status_figure, timed, within,
+    run_child, soon, status_figure, timed, waited, within,
 };
 
 const KEY: &str = "invoice:42";
@@ -244,7 +244,7 @@ fn end_of_a_lookup_wakes_a_guests_poll() {
     names.unstick();
     let watch = Stopwatch::start();
     while !guest.nodes().all(|node| is_ready(&node)) {
-        poll.poll(&mut events, guest.next_timeout()).unwrap();
+        waited(poll.poll(&mut events, guest.next_timeout()));
         for event in &events {
             assert!(guest.handle_event(event), "{event:?}");
         }

@@ -17,7 +17,8 @@ use muxlock::settings::RestartGuard;
 use muxlock::{Builder, LockError, LockErrorKind, Multiplexer, Redlock};
 use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
 use testbed::{
-    PATIENT, SOON, Stopwatch, TTL, all_ready, count, outcomes, patient, pause, soon, timed, within,
+    PATIENT, SOON, Stopwatch, TTL, all_ready, count, outcomes, patient, pause, soon, timed, waited,
+    within,
 };
 
 const KEY: &str = "invoice:42";
@@ -876,7 +877,7 @@ impl Loop {
     /// One turn, as in the documentation.
     fn turn(&mut self) {
         let limit = self.mux.next_timeout().unwrap_or(SOON).min(SOON);
-        self.poll.poll(&mut self.events, Some(limit)).unwrap();
+        waited(self.poll.poll(&mut self.events, Some(limit)));
         for event in &self.events {
             assert!(self.mux.handle_event(event), "{event:?} is nobody else's");
         }
@@ -889,7 +890,7 @@ impl Loop {
         let watch = Stopwatch::start();
         while self.mux.next_timeout() != Some(Duration::ZERO) {
             assert!(watch.elapsed() < SOON, "nothing has ended");
-            self.poll.poll(&mut self.events, Some(SHORT)).unwrap();
+            waited(self.poll.poll(&mut self.events, Some(SHORT)));
             self.mux.handle_events(&self.events);
         }
     }
@@ -1011,7 +1012,7 @@ fn foreign_event_is_left_to_its_owner() {
         let watch = Stopwatch::start();
         while lease.is_none() || foreign_events == 0 {
             assert!(watch.elapsed() < SOON);
-            this.poll.poll(&mut this.events, this.mux.next_timeout()).unwrap();
+            waited(this.poll.poll(&mut this.events, this.mux.next_timeout()));
             for event in &this.events {
                 let is_foreign = event.token() == token;
                 assert_eq!(this.mux.handle_event(event), !is_foreign, "{event:?}");

@@ -11,7 +11,7 @@ use muxlock::testing::{Master, TlsFiles};
 use muxlock::{KeepAlive, Multiplexer, Redlock};
 use testbed::{
     Authority, PATIENT, SOON, TTL, all_ready, end_connection, outcomes, patient, soon,
-    start_with_tls, timed, tls_addr,
+    start_with_tls, timed, tls_addr, waited,
 };
 
 use crate::front::Tap;
@@ -187,7 +187,7 @@ fn many_replies_at_once_are_all_handled() {
     let mux = Multiplexer::new(patient(urls).config().unwrap(), poll.registry(), Token(0));
     let mut mux = mux.unwrap();
     let mut turn = |mux: &mut Multiplexer| {
-        poll.poll(&mut events, mux.next_timeout()).unwrap();
+        waited(poll.poll(&mut events, mux.next_timeout()));
         mux.handle_events(&events);
     };
     mux.connect();
@@ -240,7 +240,7 @@ fn commands_that_the_socket_does_not_accept_are_sent_later() {
     let mut mux = Multiplexer::new(config, poll.registry(), Token(0)).unwrap();
     mux.connect();
     while !mux.nodes().all(|node| node.state == NodeState::Ready && node.in_flight == 0) {
-        poll.poll(&mut events, mux.next_timeout()).unwrap();
+        waited(poll.poll(&mut events, mux.next_timeout()));
         mux.handle_events(&events);
     }
     master.freeze().unwrap();
@@ -255,7 +255,7 @@ fn commands_that_the_socket_does_not_accept_are_sent_later() {
     master.thaw().unwrap();
     let mut granted = 0;
     while granted < LOCKS {
-        poll.poll(&mut events, mux.next_timeout()).unwrap();
+        waited(poll.poll(&mut events, mux.next_timeout()));
         mux.handle_events(&events);
         while let Some((_, done)) = mux.poll_done() {
             assert!(matches!(done, Done::Acquired(Ok(_))), "{granted}: {done:?}");

@@ -9,7 +9,7 @@ use muxlock::error::ProtocolError;
 use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::testing::Master;
 use muxlock::{Multiplexer, Redlock};
-use testbed::{Authority, all_ready, patient, soon};
+use testbed::{Authority, all_ready, patient, soon, waited};
 
 use crate::front::{Habit, front};
 use crate::masters::locks_and_unlocks;
@@ -57,7 +57,7 @@ fn server_that_says_goodbye_is_left_at_once() {
     soon("the client leaves it, without a command", || {
         let turn = Duration::from_millis(20);
         let timeout = mux.next_timeout().map_or(turn, |timeout| timeout.min(turn));
-        poll.poll(&mut events, Some(timeout)).unwrap();
+        waited(poll.poll(&mut events, Some(timeout)));
         mux.handle_events(&events);
         mux.nodes().next().unwrap().last_failure == ended
     });
