@@ -29,8 +29,9 @@ const TOO_FEW: &str = "too few masters still had it";
 
 /// Take a lock that a later step releases
 ///
-/// FILE gets the lock as a secret text, with the permissions 600: the text is enough
-/// to release the lock. `muxlock unlock FILE` does that, on the same machine.
+/// FILE gets the lock as a secret text, with the permissions 600: the text is
+/// enough to release the lock. `muxlock unlock FILE` does that, on the same
+/// machine.
 ///
 /// Without --keep, the lock expires after --ttl, even if the work goes on. With
 /// --keep, a process in the background renews the lock until `muxlock unlock FILE`,
