@@ -397,15 +397,27 @@ pub fn unknown(origin: &str, key: &str, known: &[&str]) -> String {
     }
 }
 
+#[cfg(unix)]
+fn is_pipe(kind: fs::FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&kind)
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: fs::FileType) -> bool {
+    false
+}
+
 /// The text of a small file.
 fn read(path: &Path) -> Result<String, String> {
     let name = path.to_string_lossy();
     // It looks like an address, which might contain a password.
     let name = if name.contains("://") { "***" } else { &*name };
     let failed = |error: io::Error| format!("{name}: {error}");
-    // Opening a pipe waits for a writer, which that of the shell's <(command) has.
-    let is_of_shell = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
-    if !is_of_shell && !fs::metadata(path).map_err(failed)?.is_file() {
+    // Opening a pipe waits for a writer, which those of a shell have.
+    let of_shell = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
+    let is_of_shell = of_shell.iter().any(|folder| path.starts_with(folder));
+    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    if kind.is_dir() || is_pipe(kind) && !is_of_shell {
         return Err(format!("{name}: it is not a regular file"));
     }
     let mut bytes = Vec::new();
