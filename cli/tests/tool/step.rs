@@ -721,8 +721,9 @@ fn signal_ends_the_start_of_a_renewer() {
     // Each process that reads the settings waits for somebody to write them.
     let settings = scene.folder.0.join("settings");
     assert!(Command::new("mkfifo").arg(&settings).status().unwrap().success());
-    let config = settings.to_str().unwrap();
-    let args = ["lock", "r", "--to", &scene.file, "--keep", "1h", "--config", config];
+    // Other pipes than those of a shell are refused.
+    let config = format!("/proc/self/fd/../../..{}", settings.display());
+    let args = ["lock", "r", "--to", &scene.file, "--keep", "1h", "--config", &config];
     let locking = Running::start(&mut tool(&scene.list, &args));
     fs::write(&settings, "prefix = \"\"\n").unwrap();
     soon("it waits for its renewer", || children(locking.id()).len() == 1);
