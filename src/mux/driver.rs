@@ -209,9 +209,7 @@ impl Driver {
                 true => self.engine.last_now(),
                 false => *read.get_or_insert_with(&mut read_clock),
             };
-            if let Some(done) = self.engine.poll_done(now) {
-                to.push(done);
-            }
+            self.engine.pass_done(now, |id, done| to.push((id, done)));
         }
     }
 

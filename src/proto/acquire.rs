@@ -7,7 +7,7 @@ use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::timer::between;
 use super::wait::{Departure, ReleasePlan, WaitingOp};
-use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
+use super::{Engine, OPERATIONS_MAX, Patience};
 use crate::fencing::Fencing;
 use crate::lock_error::{LockError, LockErrorKind, Reserved};
 use crate::moment::Moment;
@@ -384,43 +384,30 @@ impl Engine {
         }
     }
 
-    /// Hands out the lock if some of its validity is left at `now` (R2). `None` if the quorum came
-    /// too late and another round follows.
+    /// The round that has won the lock, if some of its validity is left at `now` (R2). `None` if
+    /// the quorum came too late and another round follows.
     #[inline]
-    pub(super) fn finish_acquire(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
-        let Task::Acquire { attempts, started, .. } = self.operations[op].task else {
+    pub(super) fn finish_acquire(
+        &mut self,
+        now: Moment,
+        op: OpIndex,
+    ) -> Option<Result<RoundId, LockError>> {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
         match self.operations[op].progress {
             Progress::Won(round) => {
                 if validity::is_valid(self.rounds[round].deadline, now) {
                     self.stats.acquired += 1;
-                    let fencing = match self.rounds[round].kind {
-                        RoundKind::AcquireFenced => Some(self.rounds.fences.token(round)),
-                        _ => None,
-                    };
-                    self.stats.fenced += u64::from(fencing.is_some());
-                    let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
-                    let waited_nanos = now.nanos_since(started);
-                    self.times.acquire.record(waited_nanos);
-                    let claim = Claim { key: claim.key.held(), ..*claim };
-                    return Some(Done::Acquired(Ok(Lease {
-                        rounds: attempts,
-                        waited_nanos,
-                        started: won.started,
-                        granted: won.granted,
-                        sent: won.sent,
-                        engine: self.operations.instance(),
-                        fencing,
-                        ..Lease::restored(claim, won.deadline)
-                    })));
+                    let is_fenced = self.rounds[round].kind == RoundKind::AcquireFenced;
+                    self.stats.fenced += u64::from(is_fenced);
+                    return Some(Ok(round));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {
                     return None;
                 }
                 let nodes = self.rounds.reports(self.last_now, &self.nodes, round);
-                let error = LockError::new(LockErrorKind::Expired, attempts, nodes);
-                Some(Done::Acquired(Err(error)))
+                Some(Err(LockError::new(LockErrorKind::Expired, attempts, nodes)))
             }
             Progress::Failed(failure, round) => {
                 let kept = || self.operations.last_of(op)?.report.as_ref();
@@ -431,11 +418,10 @@ impl Engine {
                 let position = self.queue_position(self.operations.id_of(op));
                 let error =
                     LockError::new(failure.into(), attempts, nodes).at_queue_position(position);
-                let error = match round {
+                Some(Err(match round {
                     Some(round) => self.rounds.with_held(error, round),
                     None => error.for_held(kept().and_then(LockError::held_resource).cloned()),
-                };
-                Some(Done::Acquired(Err(error)))
+                }))
             }
             Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {
                 unreachable!("only concluded acquisitions are in the queue")

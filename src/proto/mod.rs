@@ -472,12 +472,23 @@ impl Engine {
     /// here.
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
+        self.pass_done(now, |id, done| (id, done))
+    }
+
+    /// Same as [`poll_done`](Engine::poll_done), but the result is made where `pass` puts it:
+    /// moving it costs as much as making it.
+    #[inline(always)]
+    pub(crate) fn pass_done<T>(
+        &mut self,
+        now: Moment,
+        mut pass: impl FnMut(OpId, Done) -> T,
+    ) -> Option<T> {
         // Each iteration takes one operation out of the queue, and none is put back.
         let now = self.clamp(now);
         while let Some(op) = self.operations.pop_ended() {
             let id = self.operations.id_of(op);
-            if let Some(done) = self.finish(now, op) {
-                return Some((id, done));
+            if let Some(passed) = self.finish(now, op, |done| pass(id, done)) {
+                return Some(passed);
             }
         }
         None
@@ -485,58 +496,61 @@ impl Engine {
 
     /// Same as [`poll_done`](Engine::poll_done), for one operation; `None` if it has not ended or
     /// is unknown.
-    #[inline(always)]
+    #[inline(never)]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.operations.take_ended(id)?;
-        self.finish(now, op)
+        self.finish(now, op, |done| done)
     }
 
-    /// The result of an operation that has ended and was taken out of the queue; `None` if it
-    /// continues after all.
-    fn finish(&mut self, now: Moment, op: OpIndex) -> Option<Done> {
-        match self.operations[op].task {
-            Task::Acquire { patience, .. } => {
-                let done = self.finish_acquire(now, op);
-                if let Some(Done::Acquired(result)) = &done {
-                    if patience.until().is_some() {
-                        let got = result.as_ref().ok();
-                        self.step_out(
-                            now,
-                            op,
-                            got.map(|lease| (lease.claim.token, lease.deadline)),
-                        );
-                    }
-                    self.end(op);
+    /// Passes on the result of an operation that has ended and was taken out of the queue; `None`
+    /// if it continues after all.
+    #[inline(always)]
+    fn finish<T>(&mut self, now: Moment, op: OpIndex, pass: impl FnOnce(Done) -> T) -> Option<T> {
+        let passed = match self.operations[op].task {
+            Task::Acquire { patience, attempts, started, .. } => {
+                let result = self.finish_acquire(now, op)?;
+                if patience.until().is_some() {
+                    let got = result.as_ref().ok();
+                    let got =
+                        got.map(|won| (self.rounds.claim(*won).token, self.rounds[*won].deadline));
+                    self.step_out(now, op, got);
                 }
-                done
+                match result {
+                    Ok(won) => {
+                        let waited = now.nanos_since(started);
+                        self.times.acquire.record(waited);
+                        let engine = self.operations.instance();
+                        pass(Done::Acquired(Ok(self.rounds.lease(won, attempts, waited, engine))))
+                    }
+                    Err(error) => pass(Done::Acquired(Err(error))),
+                }
             }
             Task::Extend { .. } => {
                 let (lease, result) = self.finish_extend(now, op);
-                self.end(op);
-                Some(Done::Extended(lease, result))
+                pass(Done::Extended(lease, result))
             }
             Task::Release { was_valid } => {
                 let round = self.operations[op].progress.round().expect("it has a round");
-                let released = self.rounds.released(now, &self.nodes, round, was_valid);
-                self.end(op);
-                Some(Done::Released(released))
+                pass(Done::Released(self.rounds.released(now, &self.nodes, round, was_valid)))
             }
             Task::Inspect { ref found } => {
                 let round = self.operations[op].progress.round().expect("it has a round");
                 let reports = self.rounds.reports(now, &self.nodes, round);
-                let inspection = inspect::inspection(reports, found);
-                self.end(op);
-                Some(Done::Inspected(inspection))
+                pass(Done::Inspected(inspect::inspection(reports, found)))
             }
-            Task::Keep { .. } => {
-                let done = self.finish_kept(now, op);
-                if let Some(Done::Lost(..)) = done {
-                    self.end(op);
-                }
-                done
-            }
+            Task::Keep { .. } => match self.finish_kept(now, op)? {
+                // It continues.
+                renewed @ Done::Renewed(_) => return Some(pass(renewed)),
+                lost => pass(lost),
+            },
+        };
+        let ended = self.operations.end(op);
+        debug_assert!(!matches!(ended.progress, Progress::Waiting | Progress::Voting(_)));
+        if let Some(round) = ended.progress.round() {
+            self.rounds.disown(round);
         }
+        Some(passed)
     }
 
     /// Cancels an operation immediately, and returns what the caller must handle.
@@ -741,15 +755,6 @@ impl Engine {
     pub fn queue_position(&self, id: OpId) -> Option<u32> {
         let (op, ..) = self.operations.patience_of(id)?;
         self.waits.local.position_of(self.key_of(op)?)
-    }
-
-    #[inline(always)]
-    fn end(&mut self, op: OpIndex) {
-        let ended = self.operations.end(op);
-        debug_assert!(!matches!(ended.progress, Progress::Waiting | Progress::Voting(_)));
-        if let Some(round) = ended.progress.round() {
-            self.rounds.disown(round);
-        }
     }
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.

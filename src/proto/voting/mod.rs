@@ -19,7 +19,7 @@ use rounds::Round;
 use slab::Slab;
 
 use super::kind::{Claim, RoundKind, Vote};
-use super::lease::Released;
+use super::lease::{Lease, Released};
 use super::limits::ROUNDS_USUAL;
 use super::nodes::Nodes;
 use crate::config::Config;
@@ -144,6 +144,34 @@ impl Voting {
                 voted.decided = true;
                 Some(decision)
             }
+        }
+    }
+
+    /// The lease of the lock that the round has won for this engine, after so many rounds and so
+    /// long.
+    #[inline(always)]
+    pub(super) fn lease(
+        &mut self,
+        won: RoundId,
+        rounds: u32,
+        waited_nanos: u64,
+        engine: u64,
+    ) -> Lease {
+        let is_fenced = self[won].kind == RoundKind::AcquireFenced;
+        let fencing = is_fenced.then(|| self.fences.token(won));
+        let (round, claim) = (&self[won], self.claim(won));
+        Lease {
+            claim: Claim { key: claim.key.held(), ..*claim },
+            rounds,
+            waited_nanos,
+            longest: claim.ttl,
+            started: round.started,
+            deadline: round.deadline,
+            granted: round.granted,
+            sent: round.sent,
+            engine,
+            fencing,
+            doubts: Box::default(),
         }
     }
 
