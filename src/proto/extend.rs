@@ -20,7 +20,7 @@ impl Engine {
     /// [`Done::Extended`](super::Done::Extended), which returns the lease.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
-        lease = self.adopt(now, lease);
+        self.adopt(now, &mut lease);
         let (ttl, refused) = match self.config.ttl(ttl) {
             Ok(ttl) if lease.is_valid_at(now) => (ttl, None),
             Ok(_) => (lease.claim.ttl, Some(LockError::expired())),

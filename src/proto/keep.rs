@@ -14,9 +14,9 @@ impl Engine {
     /// Starts to renew a lock, to its last TTL each time. Every renewal is reported as
     /// [`Done::Renewed`]. It ends as [`Done::Lost`], which returns the lease, or is
     /// [cancelled](Engine::cancel).
-    pub fn keep(&mut self, now: Moment, lease: Lease, how: &KeepAlive) -> OpId {
+    pub fn keep(&mut self, now: Moment, mut lease: Lease, how: &KeepAlive) -> OpId {
         let now = self.clamp(now);
-        let lease = self.adopt(now, lease);
+        self.adopt(now, &mut lease);
         let deadline = lease.deadline;
         let ttl = self.config.ttl(lease.ttl());
         let validity = ttl.as_ref().ok().and_then(|ttl| self.config.drift.validity(*ttl));

@@ -98,10 +98,11 @@ impl Lease {
 
     /// Makes it a lease of this engine.
     #[cold]
-    pub(super) fn moved_to(self, engine: u64, config: &Config) -> Lease {
-        let mut lease = self.adopted(config.nodes());
-        lease.claim.key = config.key_of(lease.claim.key.resource().clone());
-        Lease { engine, ..lease }
+    pub(super) fn move_to(&mut self, engine: u64, config: &Config) {
+        let all = NodeSet::all(config.nodes());
+        (self.started, self.sent, self.engine) = (Moment::START, all, engine);
+        self.granted = self.granted.and(all);
+        self.claim.key = config.key_of(self.claim.key.resource().clone());
     }
 
     /// A lease of a lock that was acquired elsewhere, without further knowledge.

@@ -86,14 +86,13 @@ impl Engine {
     /// Makes another engine's lease one of this engine: that lease does not list the nodes to ask
     /// here.
     #[inline]
-    pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
+    pub(super) fn adopt(&mut self, now: Moment, lease: &mut Lease) {
         let instance = self.operations.instance();
         if lease.engine != instance {
             self.adopted += 1;
-            lease = lease.moved_to(instance, &self.config);
-            self.cleanup.take_doubts(now, &mut self.nodes, &lease);
+            lease.move_to(instance, &self.config);
+            self.cleanup.take_doubts(now, &mut self.nodes, lease);
         }
-        lease
     }
 
     /// Prepares the lease for another engine, in this process or another. This engine sends nothing
@@ -130,9 +129,11 @@ impl Engine {
         }
     }
 
-    fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<OpIndex>) -> RoundId {
+    /// Inlined, so that the lease is not moved again.
+    #[inline(always)]
+    fn give_up_lease(&mut self, now: Moment, mut lease: Lease, owner: Option<OpIndex>) -> RoundId {
         let by_value = (lease.engine == NO_ENGINE).then_some(lease.claim.token);
-        let lease = self.adopt(now, lease);
+        self.adopt(now, &mut lease);
         if lease.started != Moment::START {
             self.times.hold.record(now.nanos_since(lease.started));
         }
