@@ -60,6 +60,8 @@ pub enum Kind {
     InLockstep,
     /// As many as [`IN_FLIGHT`] at once.
     InFlight,
+    /// As many as [`MANY_IN_FLIGHT`] at once.
+    ManyInFlight,
     /// The engine alone.
     Engine,
     /// The engine alone, with a look at every clock and role before each SET.
@@ -76,20 +78,27 @@ impl Kind {
         match self {
             Kind::Looking => 100,
             Kind::InFlight => 50,
+            Kind::ManyInFlight => 10,
             _ => 500,
         }
     }
 
     /// How many pairs of a multiplexer it has under way at once.
     pub fn at_once(self) -> usize {
-        if self == Kind::InFlight { IN_FLIGHT } else { 1 }
+        match self {
+            Kind::InFlight => IN_FLIGHT,
+            Kind::ManyInFlight => MANY_IN_FLIGHT,
+            _ => 1,
+        }
     }
 }
 
 /// How many pairs of a multiplexer are under way at once.
 pub const IN_FLIGHT: usize = 64;
+/// More than fit into what is allocated in advance.
+const MANY_IN_FLIGHT: usize = 512;
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Pair,
     Kind::PairFor,
     Kind::Extended,
@@ -99,6 +108,7 @@ const KINDS: [Kind; 14] = [
     Kind::Looking,
     Kind::InLockstep,
     Kind::InFlight,
+    Kind::ManyInFlight,
     Kind::Engine,
     Kind::EngineLooking,
     Kind::EncodeSet,
@@ -159,7 +169,7 @@ impl Job {
                     once(&redlock, self.kind);
                 });
             }
-            Kind::InLockstep | Kind::InFlight => {
+            Kind::InLockstep | Kind::InFlight | Kind::ManyInFlight => {
                 let mut guest = Guest::connect(&self.urls, self.kind.at_once());
                 self.count(|| guest.pairs(barrier));
             }
