@@ -500,7 +500,9 @@ impl Engine {
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.operations.take_ended(id)?;
-        self.finish(now, op, |done| done)
+        let mut taken = None;
+        self.finish(now, op, |done| taken = Some(done));
+        taken
     }
 
     /// Passes on the result of an operation that has ended and was taken out of the queue; `None`
