@@ -57,7 +57,12 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let may_start = match patience.until() {
             Some(give_up_at) if key.row().asks == AskPolicy::One => {
-                self.join_queue(now, op, &key, give_up_at)
+                let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
+                let may_start = self.with_waits(now, |waits, cx| waits.local.join(cx, &key, who));
+                if !may_start {
+                    self.operations.remember(op, &key);
+                }
+                may_start
             }
             _ => true,
         };
@@ -89,16 +94,6 @@ impl Engine {
                 waits.local.due(cx, &key, WaitingOp { id, give_up_at })
             });
         }
-    }
-
-    /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    fn join_queue(&mut self, now: Moment, op: OpIndex, key: &Key, give_up_at: Moment) -> bool {
-        let who = WaitingOp { id: self.operations.id_of(op), give_up_at };
-        let may_start = self.with_waits(now, |waits, cx| waits.local.join(cx, key, who));
-        if !may_start {
-            self.operations.remember(op, key);
-        }
-        may_start
     }
 
     /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It
@@ -391,10 +386,8 @@ impl Engine {
         &mut self,
         now: Moment,
         op: OpIndex,
+        attempts: u32,
     ) -> Option<Result<RoundId, LockError>> {
-        let Task::Acquire { attempts, .. } = self.operations[op].task else {
-            unreachable!("called for acquisitions only");
-        };
         match self.operations[op].progress {
             Progress::Won(round) => {
                 if validity::is_valid(self.rounds[round].deadline, now) {

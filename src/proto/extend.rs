@@ -119,9 +119,8 @@ impl Engine {
         };
         self.stats.extensions_failed += 1;
         let error = refused.unwrap_or_else(|| {
-            let nodes = round.map_or_else(Vec::new, |round| {
-                self.rounds.reports(self.last_now, &self.nodes, round)
-            });
+            let reports = |round| self.rounds.reports(self.last_now, &self.nodes, round);
+            let nodes = round.map_or_else(Vec::new, reports);
             LockError::new(failure.into(), u32::from(round.is_some()), nodes)
         });
         (self.operations.leases.remove(lease), Err(error))

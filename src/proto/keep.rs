@@ -89,15 +89,11 @@ impl Engine {
             Progress::Won(_) => LossCause::Late,
             Progress::Failed(Failure::Expired, _) => LossCause::Gone,
             Progress::Failed(failure, Some(round)) if now < report_at => {
-                let error = LockError::new(
-                    failure.into(),
-                    1,
-                    self.rounds.reports(self.last_now, &self.nodes, round),
-                );
+                let reports = self.rounds.reports(self.last_now, &self.nodes, round);
                 self.stats.extensions_failed += 1;
                 let random = self.entropy.next_u64();
                 let (_, keep) = self.operations.keep_of(op);
-                keep.error = Some(error);
+                keep.error = Some(LockError::new(failure.into(), 1, reports));
                 let at = keep.terms.retry_at(now, random).min(report_at);
                 self.rounds.disown(round);
                 self.operations.wait_until(op, at);
@@ -124,11 +120,8 @@ impl Engine {
         };
         if let Some((failure, round)) = ended {
             self.stats.extensions_failed += 1;
-            error = Some(LockError::new(
-                failure.into(),
-                1,
-                self.rounds.reports(self.last_now, &self.nodes, round),
-            ));
+            let reports = self.rounds.reports(self.last_now, &self.nodes, round);
+            error = Some(LockError::new(failure.into(), 1, reports));
         }
         self.stats.lost += 1;
         let mut lease = self.operations.leases.remove(lease);

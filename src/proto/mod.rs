@@ -413,10 +413,8 @@ impl Engine {
                 let nodes =
                     self.nodes.hand_out(now, NodeSet::one(node), Request::ReleaseAtQueue(round));
                 let claim = self.rounds.claim(round);
-                Some(Action::Send {
-                    nodes,
-                    command: self.waits.local.desk.release_command(claim, notify),
-                })
+                let command = self.waits.local.desk.release_command(claim, notify);
+                Some(Action::Send { nodes, command })
             }
             Outgoing::Wait(node, command) => {
                 Some(self.waits.hand_out(now, &mut self.nodes, node, command))
@@ -511,19 +509,18 @@ impl Engine {
     fn finish<T>(&mut self, now: Moment, op: OpIndex, pass: impl FnOnce(Done) -> T) -> Option<T> {
         let passed = match self.operations[op].task {
             Task::Acquire { patience, attempts, started, .. } => {
-                let result = self.finish_acquire(now, op)?;
+                let result = self.finish_acquire(now, op, attempts)?;
                 if patience.until().is_some() {
-                    let got = result.as_ref().ok();
-                    let got =
-                        got.map(|won| (self.rounds.claim(*won).token, self.rounds[*won].deadline));
+                    let won = result.as_ref().ok().copied();
+                    let got = won.map(|it| (self.rounds.claim(it).token, self.rounds[it].deadline));
                     self.step_out(now, op, got);
                 }
                 match result {
                     Ok(won) => {
-                        let waited = now.nanos_since(started);
-                        self.times.acquire.record(waited);
+                        let took = (attempts, now.nanos_since(started));
+                        self.times.acquire.record(took.1);
                         let engine = self.operations.instance();
-                        pass(Done::Acquired(Ok(self.rounds.lease(won, attempts, waited, engine))))
+                        pass(Done::Acquired(Ok(self.rounds.lease(won, took, engine))))
                     }
                     Err(error) => pass(Done::Acquired(Err(error))),
                 }

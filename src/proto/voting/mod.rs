@@ -147,31 +147,23 @@ impl Voting {
         }
     }
 
-    /// The lease of the lock that the round has won for this engine, after so many rounds and so
-    /// long.
+    /// The lease of the lock that the round has won for this engine, after so many rounds and
+    /// nanoseconds.
     #[inline(always)]
-    pub(super) fn lease(
-        &mut self,
-        won: RoundId,
-        rounds: u32,
-        waited_nanos: u64,
-        engine: u64,
-    ) -> Lease {
+    pub(super) fn lease(&mut self, won: RoundId, took: (u32, u64), engine: u64) -> Lease {
         let is_fenced = self[won].kind == RoundKind::AcquireFenced;
         let fencing = is_fenced.then(|| self.fences.token(won));
         let (round, claim) = (&self[won], self.claim(won));
+        let claim = Claim { key: claim.key.held(), ..*claim };
         Lease {
-            claim: Claim { key: claim.key.held(), ..*claim },
-            rounds,
-            waited_nanos,
-            longest: claim.ttl,
+            rounds: took.0,
+            waited_nanos: took.1,
             started: round.started,
-            deadline: round.deadline,
             granted: round.granted,
             sent: round.sent,
             engine,
             fencing,
-            doubts: Box::default(),
+            ..Lease::restored(claim, round.deadline)
         }
     }
 
