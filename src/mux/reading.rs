@@ -118,8 +118,8 @@ impl Driver {
                 let is_usual = matches!(received, Ok(Received::Last))
                     && self.engine.node(node).grants_awaited() == usize::MAX;
                 if is_usual {
-                    let next = || socket.reader.next_grant();
-                    replies_left = self.engine.handle_grants(node, replies_left, next);
+                    let mut grants = socket.reader.grants();
+                    replies_left = self.engine.handle_grants(node, replies_left, || grants.next());
                 }
                 if !is_usual || replies_left == 0 || !socket.reader.is_empty() {
                     self.drain(node, received, false, replies_left);
@@ -232,8 +232,8 @@ fn drain(
         }
         loop {
             if engine.node(node).grants_awaited() == usize::MAX {
-                let next = || socket.reader.next_grant();
-                replies_left = engine.handle_grants(node, replies_left, next);
+                let mut grants = socket.reader.grants();
+                replies_left = engine.handle_grants(node, replies_left, || grants.next());
             }
             if replies_left == 0 {
                 return Ok(false);

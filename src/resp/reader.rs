@@ -1,5 +1,6 @@
 //! Bytes to replies, as they arrive.
 
+use std::iter;
 use std::time::Duration;
 
 use super::frame::{decode, frame_length};
@@ -39,12 +40,7 @@ impl ReplyReader {
     /// Drops the collected bytes, for a new connection.
     #[cfg(feature = "unstable-resp")]
     pub fn clear(&mut self) {
-        self.protocol = Protocol::Resp2;
-        self.rewind();
-    }
-
-    fn rewind(&mut self) {
-        (self.start, self.end) = (0, 0);
+        (self.start, self.end, self.protocol) = (0, 0, Protocol::Resp2);
     }
 
     /// Sets which forms the server may use from the next byte on.
@@ -74,7 +70,7 @@ impl ReplyReader {
     /// Room to read into; never empty once [`next`](ReplyReader::next) has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
-            self.rewind();
+            (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.end < REPLY_BYTES_MAX {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -103,22 +99,23 @@ impl ReplyReader {
         self.start == self.end
     }
 
-    /// The next reply, if it is complete and a grant; [`next`](ReplyReader::next) returns any
-    /// reply.
-    #[inline]
-    pub fn next_grant(&mut self) -> Option<Grant> {
-        // `starts_with` compiles to one comparison of several bytes; a slice pattern compares byte
-        // by byte.
-        let pending = self.pending();
-        let (grant, length) = if pending.starts_with(b":1\r\n") {
-            (Grant::One, 4)
-        } else if pending.starts_with(b"+OK\r\n") {
-            (Grant::Ok, 5)
-        } else {
-            return None;
-        };
-        self.start += length;
-        Some(grant)
+    /// The replies that come next, as far as they are complete and grants;
+    /// [`next`](ReplyReader::next) returns any reply.
+    #[inline(always)]
+    pub fn grants(&mut self) -> impl Iterator<Item = Grant> {
+        let (mut pending, start) = (&self.buffer[self.start..self.end], &mut self.start);
+        iter::from_fn(move || {
+            // Arrays are compared as one number; a slice pattern, byte by byte.
+            let (head, rest) = pending.split_first_chunk()?;
+            let (grant, length) = match rest {
+                _ if *head == *b":1\r\n" => (Grant::One, 4),
+                [b'\n', ..] if *head == *b"+OK\r" => (Grant::Ok, 5),
+                _ => return None,
+            };
+            *start += length;
+            pending = &pending[length..];
+            Some(grant)
+        })
     }
 
     /// The next reply; `None` if it is not complete.
@@ -398,21 +395,23 @@ mod tests {
             for byte in &frame[..frame.len() - 1] {
                 reader.room()[0] = *byte;
                 reader.filled(1);
-                assert_eq!(reader.next_grant(), None, "{frame:?}");
+                assert_eq!(reader.grants().next(), None, "{frame:?}");
             }
             let bytes = [&frame[frame.len() - 1..], rest].concat();
             reader.room()[..bytes.len()].copy_from_slice(&bytes);
             reader.filled(bytes.len());
             match grant {
-                Some(grant) => assert_eq!(reader.next_grant(), Some(grant)),
+                Some(grant) => assert_eq!(reader.grants().next(), Some(grant)),
                 None => {
-                    assert_eq!(reader.next_grant(), None, "{frame:?}");
+                    assert_eq!(reader.grants().next(), None, "{frame:?}");
                     assert!(reader.next().unwrap().is_some(), "{frame:?}");
                 }
             }
-            assert_eq!((reader.next_grant(), reader.pending().len()), (Some(Grant::Ok), 4));
-            assert_eq!((reader.next_grant(), reader.is_empty()), (Some(Grant::One), true));
-            assert_eq!(reader.next_grant(), None);
+            assert_eq!(reader.grants().next(), Some(Grant::Ok));
+            assert_eq!(reader.pending().len(), 4);
+            assert_eq!(reader.grants().next(), Some(Grant::One));
+            assert!(reader.is_empty());
+            assert_eq!(reader.grants().next(), None);
         }
     }
 

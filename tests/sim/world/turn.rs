@@ -4,7 +4,6 @@
 //! process may be held up between any two steps.
 
 use std::io::ErrorKind;
-use std::iter;
 use std::ops::Range;
 
 use muxlock::error::ProtocolError;
@@ -262,7 +261,7 @@ impl World {
     /// Those that may be passed on together.
     fn pass_grants(&mut self, client: usize, slot: usize, id: usize) {
         let reader = &mut self.clients[client].slots[slot].reader;
-        let grants: Vec<Grant> = iter::from_fn(|| reader.next_grant()).collect();
+        let grants: Vec<Grant> = reader.grants().collect();
         grants.iter().for_each(|_| self.note_reply(client, slot, id));
         let now = self.client_now(client);
         if !grants.is_empty() {
