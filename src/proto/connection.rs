@@ -142,18 +142,16 @@ impl Engine {
         left: &mut usize,
         mut next: impl FnMut() -> Option<Grant>,
     ) -> FastPath {
+        let mut next = || if *left == 0 { None } else { next().inspect(|_| *left -= 1) };
+        // After a decision there is hardly ever another one.
+        let Some(mut grant) = next() else {
+            return FastPath::Drained;
+        };
         let now = self.last_now;
         let is_usual = self.nodes.is_usual(node, self.cleanup.nodes_with_debts());
         let at = &mut self.nodes[node];
         let mut latest = None;
         let counted = loop {
-            if *left == 0 {
-                break FastPath::Drained;
-            }
-            let Some(grant) = next() else {
-                break FastPath::Drained;
-            };
-            *left -= 1;
             let Some((round, sent_at)) = at.pipeline.next_round() else {
                 break FastPath::Unusual(grant);
             };
@@ -168,6 +166,10 @@ impl Engine {
             latest = Some((vote, sample));
             if is_decided {
                 break FastPath::Decided(round);
+            }
+            match next() {
+                Some(another) => grant = another,
+                None => break FastPath::Drained,
             }
         };
         if let Some((vote, sample)) = latest {
