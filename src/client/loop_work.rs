@@ -246,9 +246,6 @@ impl LoopWork {
 
     /// Takes the results of renewals, for which no thread waits.
     fn collect_renewals(&mut self) {
-        if self.renewed.is_empty() {
-            return;
-        }
         let ended = self.driver.engine().operations().done();
         let ended: Vec<OpId> = ended.filter(|op| self.renewed.contains_key(op)).collect();
         for op in ended {
@@ -460,7 +457,9 @@ impl Work for LoopWork {
         }
         self.driver.handle_timeout(now);
         (self.now, self.last_turn) = (now, now);
-        self.collect_renewals();
+        if !self.renewed.is_empty() {
+            self.collect_renewals();
+        }
         if !self.watches.is_empty() {
             self.check_watches();
         }

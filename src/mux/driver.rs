@@ -266,28 +266,32 @@ impl Driver {
 
     /// Handles due timers: timeouts, retries, reconnects; then sends. Call it after each wait, when
     /// the events have been handled.
+    #[inline]
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         #[cfg(not(unix))]
         (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
+        if self.engine.advance(now) || self.unread {
+            self.handle_due(now);
+        }
+        self.flush();
+    }
+
+    #[inline(never)]
+    fn handle_due(&mut self, now: Moment) {
         let is_due = self.engine.advance(now);
-        if std::mem::take(&mut self.unread) || is_due {
-            for node in 0..self.nodes.len() {
-                let connection = &mut self.nodes[node];
-                let unread = std::mem::take(&mut connection.unread);
-                let deferred = connection.deferred.is_some();
-                // The caller may not have polled for a long time, and the replies may be there.
-                if unread || self.engine.node(node).is_overdue(now) {
-                    self.read_node(node, true);
-                } else if deferred {
-                    self.read_node(node, false);
-                }
+        self.unread = false;
+        for node in 0..self.nodes.len() {
+            let unread = std::mem::take(&mut self.nodes[node].unread);
+            // The caller may not have polled for a long time, and the replies may be there.
+            let to_the_end = unread || self.engine.node(node).is_overdue(now);
+            if to_the_end || self.nodes[node].deferred.is_some() {
+                self.read_node(node, to_the_end);
             }
         }
         if is_due {
             let unread = (0..self.nodes.len()).filter(|node| self.nodes[*node].unread).collect();
             self.engine.handle_timeout_of_others(now, unread);
         }
-        self.flush();
     }
 
     /// When the next wait has to end, if there are no results to take before.
