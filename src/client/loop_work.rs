@@ -179,9 +179,14 @@ impl LoopWork {
         }
     }
 
-    /// The outcome of an acquisition that a signal has ended.
-    #[cold]
-    fn take_stopped(&mut self, op: OpId) -> Option<Outcome> {
+    /// The same as [`take`](Work::take), while some acquisition can be cancelled or a signal has
+    /// ended one.
+    #[inline(never)]
+    fn take_noted(&mut self, op: OpId) -> Option<Outcome> {
+        if let Some(done) = self.driver.take_done(|| Clock.now(), op) {
+            self.cancellable.remove(&op);
+            return Some(Outcome::Done(done));
+        }
         let at = self.stopped.iter().position(|(stopped, _)| *stopped == op)?;
         let (_, kind) = self.stopped.swap_remove(at);
         Some(Outcome::Done(Done::Acquired(Err(LockError::new(kind, 0, Vec::new())))))
@@ -532,16 +537,11 @@ impl Work for LoopWork {
     #[inline]
     fn take(&mut self, id: Id) -> Option<Outcome> {
         match id {
-            Id::Op(op) => {
-                let done = self.driver.take_done(|| Clock.now(), op).map(Outcome::Done);
-                if done.is_some() && !self.cancellable.is_empty() {
-                    self.cancellable.remove(&op);
-                }
-                if done.is_some() || self.stopped.is_empty() {
-                    return done;
-                }
-                self.take_stopped(op)
+            // Written so that the result is moved once.
+            Id::Op(op) if self.cancellable.is_empty() && self.stopped.is_empty() => {
+                self.driver.take_done(|| Clock.now(), op).map(Outcome::Done)
             }
+            Id::Op(op) => self.take_noted(op),
             Id::Watch(key) => {
                 let outcome = self.watches.get_mut(&key)?.outcome.take()?;
                 self.watches.remove(&key);
