@@ -26,10 +26,8 @@ static CONFIRM_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 
 /// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
 
-/// Appends a command to `out`. Integers are sent as bulk strings, because the encoder's own
-/// integers contain a stray zero byte near powers of ten. The encoder also counts digits by
-/// logarithms, for every word. So the commands that every lock uses are assembled here from
-/// prepared parts.
+/// Appends a command to `out`. Integers are sent as bulk strings, as every word is. The commands
+/// that every lock uses are assembled from prepared parts.
 pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     let mut digits = [0; 20];
     match *command {

@@ -7,7 +7,7 @@ use super::scripts::{
     TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
 use super::trial;
-use super::words::{append_all, decimal, millis_up};
+use super::words::{append, decimal, millis_up};
 use crate::proto::{KindCommand, KindStep};
 use crate::resource::LockKind;
 
@@ -58,7 +58,7 @@ pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
     words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
     // A word that its script does not need is empty.
     words.extend(key.value().into_iter().flat_map(|(value, token)| [value, token]));
-    append_all(out, &words);
+    append(out, &words);
 }
 
 #[cfg(test)]

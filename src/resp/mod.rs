@@ -1,5 +1,5 @@
 //! Encodes [`Command`](crate::proto::Command) and decodes [`Reply`](crate::proto::Reply): the only
-//! importer of `redis-protocol`, which encodes the rare commands and decodes single frames.
+//! importer of `redis-protocol`, which decodes single frames.
 //!
 //! Everything that a peer can make large is limited here, before the decoder sees it. The decoder
 //! itself has no limit on depth or length, does not check the line end of bulk strings, and

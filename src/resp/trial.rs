@@ -18,7 +18,7 @@ use super::scripts::{
     SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT, TRIAL,
     TRIAL_FIRST,
 };
-use super::words::append_all;
+use super::words::{append, few_digits};
 use crate::outcome::ServerCommand;
 use crate::proto::{Trial, TrialFirst};
 
@@ -101,18 +101,13 @@ fn words(command: ServerCommand) -> &'static [&'static str] {
 /// commands, and servers look at the command first.
 #[cold]
 pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
-    let mut arguments: Vec<Vec<u8>> = Vec::new();
+    let mut all: Vec<&[u8]> = vec![b"EVAL", TRIAL.as_bytes(), b"0"];
     for command in &COMMANDS[trial as usize] {
-        let words = words(*command);
-        arguments.push(command.number().to_string().into());
-        arguments.push(words.len().to_string().into());
-        let word =
-            |word: &&str| if word.is_empty() { key.to_vec() } else { word.as_bytes().into() };
-        arguments.extend(words.iter().map(word));
+        let words = words(*command).iter().map(|word| word.as_bytes());
+        all.extend([few_digits(command.number()), few_digits(words.len())]);
+        all.extend(words.map(|word| if word.is_empty() { key } else { word }));
     }
-    let mut words: Vec<&[u8]> = vec![b"EVAL", TRIAL.as_bytes(), b"0"];
-    words.extend(arguments.iter().map(Vec::as_slice));
-    append_all(out, &words);
+    append(out, &all);
 }
 
 /// The text of a script with a trial before it.

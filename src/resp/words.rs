@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use redis_protocol::resp2::encode::extend_encode_borrowed;
-use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
 /// The beginning of a command that runs a script, up to the length of its first key.
 pub(super) fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
@@ -32,14 +30,7 @@ pub(super) fn append_word(out: &mut BytesMut, word: &[u8]) {
 }
 
 /// Appends a command with these words.
-pub(super) fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
-    let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
-    // Encoding fails only for frames without a RESP2 form; bulk strings have one.
-    extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
-}
-
-/// Appends a command whose number of words is not known here.
-pub(super) fn append_all(out: &mut BytesMut, words: &[&[u8]]) {
+pub(super) fn append(out: &mut BytesMut, words: &[&[u8]]) {
     out.put_slice(b"*");
     out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
     for word in words {
@@ -52,6 +43,11 @@ pub(super) fn append_all(out: &mut BytesMut, words: &[&[u8]]) {
 /// Whole milliseconds, rounded up.
 pub(super) fn millis_up(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The digits of a number below a hundred.
+pub(super) fn few_digits(number: usize) -> &'static [u8] {
+    &TWO_DIGITS[number][usize::from(number < 10)..]
 }
 
 /// The digits of a number, two at a time: fencing tokens have many.
@@ -72,7 +68,7 @@ pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     &digits[at..]
 }
 
-const TWO_DIGITS: [[u8; 2]; 100] = {
+static TWO_DIGITS: [[u8; 2]; 100] = {
     let mut all = [[b'0'; 2]; 100];
     let mut number = 0;
     while number < all.len() {
