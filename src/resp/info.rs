@@ -3,37 +3,46 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use memchr::memchr;
+
 use super::line::number;
 use crate::outcome::ServerErrorKind;
 use crate::proto::{History, Replication, ServerError, ServerInfo};
 
 /// The lines of the form `name:value`.
-fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    text.split(|byte| *byte == b'\n').filter_map(|line| {
+fn fields(mut text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let lines = std::iter::from_fn(move || {
+        let (line, rest) = text.split_at(memchr(b'\n', text).unwrap_or(text.len()));
+        let is_over = text.is_empty();
+        text = rest.get(1..).unwrap_or_default();
+        (!is_over).then_some(line)
+    });
+    lines.filter_map(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let colon = line.iter().position(|byte| *byte == b':')?;
+        let colon = memchr(b':', line)?;
         Some((&line[..colon], &line[colon + 1..]))
     })
 }
 
-/// Parsed often, so it reads each line only once.
+/// Parsed often, so it reads nothing else.
 pub(super) fn replication(text: &[u8]) -> Replication {
     let mut reported = Replication::default();
-    for line in text.split(|byte| *byte == b'\n') {
-        if let Some(role) = line.strip_prefix(b"role:") {
-            reported.master = Some(role.trim_ascii_end() == b"master");
-        } else if let Some(name) = line.strip_prefix(b"master_replid:") {
-            reported.history = history(name);
-        } else if let Some(offset) = line.strip_prefix(b"second_repl_offset:") {
-            reported.promoted = promoted(offset);
-        }
-    }
+    fields(text).for_each(|(name, value)| note_replication(&mut reported, name, value));
     reported
+}
+
+fn note_replication(reported: &mut Replication, name: &[u8], value: &[u8]) {
+    match name {
+        b"role" => reported.master = Some(value == b"master"),
+        b"master_replid" => reported.history = history(value),
+        b"second_repl_offset" => reported.promoted = promoted(value),
+        _ => {}
+    }
 }
 
 /// What is no number says nothing: Garnet, which has no such offset, writes `N/A`.
 fn promoted(offset: &[u8]) -> Option<bool> {
-    let offset: i64 = std::str::from_utf8(offset.trim_ascii_end()).ok()?.parse().ok()?;
+    let offset: i64 = std::str::from_utf8(offset).ok()?.parse().ok()?;
     Some(offset != -1)
 }
 
@@ -45,7 +54,7 @@ fn history(value: &[u8]) -> Option<History> {
 
 /// Parses a section of `INFO`. Unknown fields and invalid values are skipped.
 pub(super) fn server_info(text: &[u8]) -> ServerInfo {
-    let mut info = ServerInfo { replication: replication(text), ..ServerInfo::default() };
+    let mut info = ServerInfo::default();
     let mut make = "redis";
     for (name, value) in fields(text) {
         match name {
@@ -61,7 +70,7 @@ pub(super) fn server_info(text: &[u8]) -> ServerInfo {
             b"loading" | b"async_loading" => {
                 info.loading = Some(info.loading == Some(true) || value != b"0");
             }
-            _ => {}
+            _ => note_replication(&mut info.replication, name, value),
         }
     }
     info.version = info.version.map(|version| format!("{make} {version}").into());
