@@ -12,10 +12,12 @@ use crate::proto::{Grant, Push, Replication, Reply};
 
 /// More than the longest reply, so that there is always room to read into.
 const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
+/// Enough for the replies of a handshake, and for those of a batch of usual size.
+const BUFFER_BYTES_AT_FIRST: usize = 8 * 1024;
 
 /// Collects bytes from a connection and cuts complete replies from them.
 pub struct ReplyReader {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     /// Invariant: `start <= end <= buffer.len()`. The bytes between them are not cut yet.
     start: usize,
     end: usize,
@@ -29,7 +31,7 @@ impl ReplyReader {
     /// An empty reader.
     pub fn new() -> ReplyReader {
         ReplyReader {
-            buffer: vec![0; BUFFER_BYTES].into(),
+            buffer: vec![0; BUFFER_BYTES_AT_FIRST],
             start: 0,
             end: 0,
             replication: (Vec::new(), Replication::default()),
@@ -68,14 +70,25 @@ impl ReplyReader {
     }
 
     /// Room to read into; never empty once [`next`](ReplyReader::next) has returned `None`.
+    #[inline]
     pub fn room(&mut self) -> &mut [u8] {
-        if self.start == self.end {
+        if self.start == self.end && self.end < self.buffer.len() {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.end < REPLY_BYTES_MAX {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+            self.make_room();
         }
         &mut self.buffer[self.end..]
+    }
+
+    /// What is left moves to the front; a buffer that was filled is too small.
+    #[cold]
+    fn make_room(&mut self) {
+        let is_full = self.end == self.buffer.len();
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if is_full {
+            self.buffer.resize(BUFFER_BYTES, 0);
+        }
     }
 
     /// Notes that `count` bytes were read into the room.
@@ -209,17 +222,48 @@ mod tests {
     use crate::resp::limits::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
     use crate::token::Fingerprint;
 
+    /// Reads so many of the bytes, or as many as there is room for. Returns the others.
+    fn feed<'a>(reader: &mut ReplyReader, bytes: &'a [u8], most: usize) -> &'a [u8] {
+        let room = reader.room();
+        let (read, rest) = bytes.split_at(bytes.len().min(room.len()).min(most));
+        room[..read.len()].copy_from_slice(read);
+        reader.filled(read.len());
+        rest
+    }
+
     fn replies(bytes: &[u8]) -> Result<Vec<Reply>, ProtocolError> {
         let mut reader = ReplyReader::new();
         let mut replies = Vec::new();
-        for chunk in bytes.chunks(1_000) {
-            reader.room()[..chunk.len()].copy_from_slice(chunk);
-            reader.filled(chunk.len());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = feed(&mut reader, rest, 1_000);
             while let Some(reply) = reader.next()? {
                 replies.push(reply);
             }
         }
         Ok(replies)
+    }
+
+    /// What fills the first buffer is read on in a larger one, of any length.
+    #[test]
+    fn room_grows_when_it_was_filled_and_at_no_other_time() {
+        let mut reader = ReplyReader::new();
+        assert_eq!(reader.room().len(), BUFFER_BYTES_AT_FIRST);
+        let text = format!("+{}\r\n", "x".repeat(1_000));
+        let stream = text.repeat(40).into_bytes();
+        let (mut rest, mut read) = (&stream[..], 0);
+        while !rest.is_empty() {
+            rest = feed(&mut reader, rest, usize::MAX);
+            while let Some(reply) = reader.next().unwrap() {
+                assert!(matches!(reply, Reply::Status), "{reply:?}");
+                read += 1;
+            }
+        }
+        assert_eq!((read, reader.room().len()), (40, BUFFER_BYTES));
+        let mut little = ReplyReader::new();
+        assert!(feed(&mut little, b"+x\r", usize::MAX).is_empty());
+        assert!(little.next().unwrap().is_none());
+        assert_eq!(little.room().len(), BUFFER_BYTES_AT_FIRST - 3);
     }
 
     /// The last replication section is recognised by its bytes alone.

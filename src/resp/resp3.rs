@@ -212,23 +212,28 @@ mod tests {
     fn read<'a>(protocol: Protocol, parts: impl IntoIterator<Item = &'a [u8]>) -> Read {
         let (mut reader, mut items) = (ReplyReader::new(), Vec::new());
         reader.speak(protocol);
-        for part in parts.into_iter().flat_map(|part| part.chunks(REPLY_BYTES_MAX)) {
-            reader.room()[..part.len()].copy_from_slice(part);
-            reader.filled(part.len());
-            loop {
-                let is_push = reader.is_at_push();
-                let item = match is_push {
-                    true => reader.next_push().map(|push| push.map(|push| format!("{push:?}"))),
-                    false => reader.next().map(|reply| reply.map(|reply| format!("{reply:?}"))),
-                };
-                match item {
-                    Ok(Some(item)) => items.push(item),
-                    Ok(None) => {
-                        let longest = if is_push { PUSH_BYTES_MAX } else { REPLY_BYTES_MAX };
-                        assert!(reader.pending().len() < longest, "more is kept than a frame");
-                        break;
+        for mut part in parts {
+            while !part.is_empty() {
+                let room = reader.room();
+                let (now, later) = part.split_at(part.len().min(room.len()));
+                room[..now.len()].copy_from_slice(now);
+                reader.filled(now.len());
+                part = later;
+                loop {
+                    let is_push = reader.is_at_push();
+                    let item = match is_push {
+                        true => reader.next_push().map(|push| push.map(|push| format!("{push:?}"))),
+                        false => reader.next().map(|reply| reply.map(|reply| format!("{reply:?}"))),
+                    };
+                    match item {
+                        Ok(Some(item)) => items.push(item),
+                        Ok(None) => {
+                            let longest = if is_push { PUSH_BYTES_MAX } else { REPLY_BYTES_MAX };
+                            assert!(reader.pending().len() < longest, "more is kept than a frame");
+                            break;
+                        }
+                        Err(error) => return (items, Some(error)),
                     }
-                    Err(error) => return (items, Some(error)),
                 }
             }
         }
