@@ -40,7 +40,7 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 pub(crate) struct Driver {
     pub(super) engine: Engine,
     pub(super) config: Arc<Config>,
-    pub(super) registry: Registry,
+    pub(super) registry: Arc<Registry>,
     /// The token of the first node; those of the others follow.
     pub(super) first: Token,
     pub(super) nodes: Vec<Connection>,
@@ -143,7 +143,7 @@ impl Driver {
         Ok(Driver {
             engine,
             config,
-            registry: registry.try_clone()?,
+            registry: Arc::new(registry.try_clone()?),
             first,
             nodes,
             unread: false,

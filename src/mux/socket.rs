@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -44,7 +45,7 @@ pub(super) enum Stage {
 
 pub(super) struct Socket {
     stream: Stream,
-    registry: Registry,
+    registry: Arc<Registry>,
     #[cfg(feature = "tls-no-provider")]
     tls: Option<Box<Session>>,
     /// Whether it has a peer.
@@ -57,7 +58,7 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn tcp(
-        registry: &Registry,
+        registry: &Arc<Registry>,
         token: Token,
         to: SocketAddr,
         #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_variables))] node: &NodeConfig,
@@ -77,18 +78,18 @@ impl Socket {
     }
 
     #[cfg(unix)]
-    pub(super) fn unix(registry: &Registry, token: Token, to: &Path) -> io::Result<Socket> {
+    pub(super) fn unix(registry: &Arc<Registry>, token: Token, to: &Path) -> io::Result<Socket> {
         // A full backlog is reported here as WouldBlock, and never by an event.
         Socket::register(registry, token, Stream::Unix(UnixStream::connect(to)?))
     }
 
     #[cfg(not(unix))]
-    pub(super) fn unix(_: &Registry, _: Token, _: &Path) -> io::Result<Socket> {
+    pub(super) fn unix(_: &Arc<Registry>, _: Token, _: &Path) -> io::Result<Socket> {
         Err(io::Error::new(ErrorKind::Unsupported, "no Unix sockets on this system"))
     }
 
-    fn register(registry: &Registry, token: Token, mut stream: Stream) -> io::Result<Socket> {
-        let registry = registry.try_clone()?;
+    fn register(registry: &Arc<Registry>, token: Token, mut stream: Stream) -> io::Result<Socket> {
+        let registry = Arc::clone(registry);
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(stream.source(), token, interest)?;
         let (reader, unsent) = (ReplyReader::new(), BytesMut::new());
