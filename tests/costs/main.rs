@@ -43,7 +43,7 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// 3.19): those of the library, the C library and the few lines that call it. The kernel's are not
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
-const INSTRUCTIONS: [(Kind, On, u64); 14] = [
+const INSTRUCTIONS: [(Kind, On, u64); 15] = [
     (Kind::Engine, On::Memory, 6_897),
     (Kind::EngineLooking, On::Memory, 11_592),
     (Kind::EncodeSet, On::Memory, 495),
@@ -55,6 +55,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 14] = [
     (Kind::Swapped, On::Masters, 8_200),
     (Kind::Fenced, On::Masters, 12_387),
     (Kind::Looking, On::Guarded, 21_480),
+    (Kind::First, On::Guarded, 315_700),
     (Kind::InLockstep, On::Servers, 11_230),
     (Kind::InFlight, On::Servers, 357_700),
     (Kind::ManyInFlight, On::Servers, 2_850_000),
@@ -392,6 +393,48 @@ fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
             calls
         });
     }
+}
+
+/// A new client connects, and sends each master its handshake, the SET and the release. How often
+/// it waits is up to the masters.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
+fn first_lock_of_a_new_client_makes_these_calls() {
+    let _alone = heavy();
+    if !is_there(Tool::Strace, "system calls of a new client") {
+        return;
+    }
+    let masters = start(NODES);
+    let job = Job { kind: Kind::First, urls: urls(&masters, DURABLE) };
+    let expected = [
+        ("close", 10),
+        ("connect", 5),
+        ("epoll_create1", 1),
+        ("epoll_ctl", 12),
+        ("eventfd2", 1),
+        ("fcntl", 1),
+        ("getpeername", 5),
+        ("getpid", 1),
+        ("getrandom", 2),
+        ("getsockopt", 5),
+        // The name of the host.
+        ("openat", 1),
+        ("read", 2),
+        ("setsockopt", 25),
+        ("socket", 5),
+        ("statx", 1),
+        ("timerfd_create", 1),
+    ];
+    makes_exactly("5 masters", Kind::First, &expected, || {
+        let mut calls = system_calls(&job, &mut drop);
+        for (name, most) in [("sendto", 15), ("recvfrom", 25), ("epoll_wait", 15)] {
+            let count = calls.remove(name).unwrap_or_default();
+            let allowed = format!("at most {most}");
+            row(&format!("calls, First on 5 masters: {name}"), each(Kind::First, count), allowed);
+            assert!(count <= most * Kind::First.times() as u64, "{count} calls of {name}");
+        }
+        calls
+    });
 }
 
 /// Real masters answer when they like, so how often the client waits is up to them.

@@ -56,6 +56,8 @@ pub enum Kind {
     Fenced,
     /// `try_lock` and `unlock`, after so long that clocks and roles are looked at.
     Looking,
+    /// The lock of a new client, which ends with it.
+    First,
     /// Pairs of a multiplexer, one after the other, each answered before it looks.
     InLockstep,
     /// As many as [`IN_FLIGHT`] at once.
@@ -76,7 +78,7 @@ impl Kind {
     /// How often it is done beneath a tool.
     pub fn times(self) -> usize {
         match self {
-            Kind::Looking => 100,
+            Kind::Looking | Kind::First => 100,
             Kind::InFlight => 50,
             Kind::ManyInFlight => 10,
             _ => 500,
@@ -98,7 +100,7 @@ pub const IN_FLIGHT: usize = 64;
 /// More than fit into what is allocated in advance.
 const MANY_IN_FLIGHT: usize = 512;
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Pair,
     Kind::PairFor,
     Kind::Extended,
@@ -106,6 +108,7 @@ const KINDS: [Kind; 15] = [
     Kind::Swapped,
     Kind::Fenced,
     Kind::Looking,
+    Kind::First,
     Kind::InLockstep,
     Kind::InFlight,
     Kind::ManyInFlight,
@@ -166,6 +169,13 @@ impl Job {
                 let redlock = client(&self.urls);
                 self.count(|| {
                     pause(LOOK_AFTER);
+                    once(&redlock, self.kind);
+                });
+            }
+            Kind::First => {
+                let builder = patient(self.urls.clone()).restart_guard(RestartGuard::Uptime);
+                self.count(|| {
+                    let redlock = builder.build().expect("settings within their bounds");
                     once(&redlock, self.kind);
                 });
             }
