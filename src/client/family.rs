@@ -324,7 +324,7 @@ pub struct Semaphore {
 
 impl Semaphore {
     /// Tries to take a permit, in one round if most permits are free. If the first slot is taken,
-    /// it tries up to eight of the slots that the masters reported as free.
+    /// it tries up to eight others. The masters report which ones are free.
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]; [`Contended`](crate::LockErrorKind::Contended) if no slot

@@ -179,7 +179,9 @@ impl Engine {
     /// The key of an acquisition, unless it has not begun.
     pub(super) fn key_of(&self, op: OpIndex) -> Option<&Key> {
         match self.operations[op].progress {
-            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
+            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round))
+                if !self.operations.asks_as_plain(op, self.rounds[round].kind) =>
+            {
                 Some(&self.rounds.claim(round).key)
             }
             _ => self.operations.last_of(op).map(|last| &last.key),
@@ -204,12 +206,17 @@ impl Engine {
             unreachable!("only acquisitions have attempts");
         };
         *attempts += 1;
-        let (ttl, patience, kind) = (*ttl, *patience, *kind);
+        let (ttl, patience, kind, attempts) = (*ttl, *patience, *kind, *attempts);
         self.stats.rounds += 1;
         let claim = Claim { key, token, ttl };
         let round = match kind {
             RoundKind::AcquireFenced => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
-            RoundKind::Take => self.rounds.start_of_kind(now, claim, op, &mut *self.entropy),
+            RoundKind::Take => {
+                let asker = (op, attempts);
+                let (round, key) = self.rounds.start_of_kind(now, claim, asker, &mut *self.entropy);
+                key.iter().for_each(|key| self.operations.remember(op, key));
+                round
+            }
             _ => self.rounds.start(now, kind, claim, Some(op)),
         };
         self.operations[op].progress = Progress::Voting(round);
@@ -248,14 +255,15 @@ impl Engine {
         failure: Failure,
     ) -> bool {
         self.undo(now, round);
+        let key = self.key_of(op).expect("its round has one").clone();
         let tries = self.operations.tries_of(op, now).filter(|_| failure == Failure::Contended);
-        let slot = self.rounds.next_slot(round, tries, &mut *self.entropy);
+        let slot = self.rounds.next_slot(round, &key, tries, &mut *self.entropy);
         let is_at_once = slot.as_ref().is_some_and(|(_, is_at_once)| *is_at_once);
-        if !is_at_once && !self.wait_for_next(now, op, round, failure) {
+        if !is_at_once && !self.wait_for_next(now, op, &key, round, failure) {
             self.stats.count_failure(failure);
             return false;
         }
-        let next = slot.map_or_else(|| self.rounds.claim(round).key.clone(), |(next, _)| next);
+        let next = slot.map_or(key, |(next, _)| next);
         let id = self.operations.id_of(op);
         // At once, it asks for what is free, wherever it waits.
         let next = if is_at_once { next } else { self.waits.visits.asked_by(id, next) };
@@ -287,6 +295,7 @@ impl Engine {
         &mut self,
         now: Moment,
         op: OpIndex,
+        key: &Key,
         round: RoundId,
         failure: Failure,
     ) -> bool {
@@ -297,17 +306,16 @@ impl Engine {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions have patience");
         };
-        let key = self.rounds.claim(round).key.clone();
         let mut ask_at = None;
         if failure != Failure::Contended {
             if self.waits.local.has_any() {
                 // It leaves its position, so that no client waits behind it (W12).
-                self.with_waits(now, |waits, cx| waits.local.leave_entry_of(cx, &key));
+                self.with_waits(now, |waits, cx| waits.local.leave_entry_of(cx, key));
             }
             if failure == Failure::Unavailable && now < give_up_at {
                 // Those that wait behind it for a holder only know no more than it does.
                 let (_, report) = self.report_in(op, round, failure);
-                let others = self.waits.local.queues.others_mut(&key);
+                let others = self.waits.local.queues.others_mut(key);
                 let ended = others.filter(|other| self.operations.end_wait(now, other.id, &report));
                 ended.for_each(|other| other.give_up_at = now);
                 if self.operations.end_wait(now, id, &report) {
@@ -316,13 +324,13 @@ impl Engine {
             }
         } else if now < give_up_at && key.is_plain() {
             let (who, refused) = (WaitingOp { id, give_up_at }, self.rounds.refused_by(round));
-            if self.with_waits(now, |waits, cx| waits.local.refused(cx, &key, who, refused)) {
+            if self.with_waits(now, |waits, cx| waits.local.refused(cx, key, who, refused)) {
                 return true;
             }
         } else if now < give_up_at {
             // Another kind of lock may have a place there as well (K9).
             let refused = (self.rounds.held_of(round), attempts);
-            ask_at = self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, refused));
+            ask_at = self.with_waits(now, |waits, cx| waits.visit_refused(cx, key, id, refused));
         }
         let round_trip = self.rounds.round_trip().unwrap_or_default();
         let base = match key.row().refusal {
@@ -356,14 +364,13 @@ impl Engine {
     /// and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: OpIndex, round: RoundId) {
         self.rounds[round].decided = true;
-        let key = &self.rounds.claim(round).key;
-        self.waits.local.cut_off(key);
-        let before = self.waits.local.queues.report_of(key).cloned().or_else(|| {
+        let key = self.key_of(op).expect("its round has one").clone();
+        self.waits.local.cut_off(&key);
+        let before = self.waits.local.queues.report_of(&key).cloned().or_else(|| {
             let report = self.operations.last_of(op)?.report.clone()?;
             Some((Failure::of(&report), report))
         });
-        let before = before.map(|report| (key.clone(), report));
-        let Some((key, (failure, report))) = before else {
+        let Some((failure, report)) = before else {
             let failure = self.rounds.cut_off(round);
             if !self.attempt_failed(now, op, round, failure) {
                 self.operations.conclude(op, Progress::Failed(failure, Some(round)));

@@ -374,10 +374,11 @@ impl Operations {
         }
     }
 
-    /// It waits before its first round.
+    /// It waits before its first round, or that round asks for another key.
     pub(super) fn remember(&mut self, op: OpIndex, key: &Key) {
         if let Task::Acquire { last, .. } = &mut self.open[op.0].task {
-            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
+            let report = last.take().and_then(|last| last.report);
+            *last = Some(Box::new(Last { key: key.clone(), report }));
         }
     }
 
@@ -387,6 +388,13 @@ impl Operations {
         if let Some(Task::Inspect { found }) = op.map(|op| &mut self[op].task) {
             found[node] = Some(key);
         }
+    }
+
+    /// Whether it is an acquisition of another kind of lock whose round is one of a plain lock: of
+    /// the slot that it tries first (K8). It remembers its own key.
+    pub(super) fn asks_as_plain(&self, op: OpIndex, round: RoundKind) -> bool {
+        let task = &self.open[op.0].task;
+        round == RoundKind::Acquire && matches!(task, Task::Acquire { kind: RoundKind::Take, .. })
     }
 
     /// Whether it is an acquisition with patience.

@@ -25,7 +25,7 @@ const NO: Reply = Reply::Integer(0);
 /// What the script answers where a key was absent and was set.
 const HEALED: Reply = Reply::Integer(2);
 /// How many slots are tried without a pause (K8).
-const SLOTS_TRIED_MAX: u32 = 8;
+const SLOTS_TRIED_MAX: u32 = 9;
 /// Eight overtake delays where the masters answer at once.
 const ASKED_AFTER: Duration = Duration::from_millis(16);
 
@@ -179,8 +179,9 @@ fn free(slots: &[u32]) -> Reply {
 /// Which slot is asked for now.
 fn asked_slot(scenario: &mut Scenario) -> Option<u32> {
     let said = said(scenario);
-    let taken = said.iter().find_map(|said| said.split_once(" at "));
-    taken.map(|(_, slot)| slot.parse().unwrap())
+    let is_asked = |said: &&String| said.contains(" at ") || said.starts_with("SET ");
+    let (_, slot) = said.iter().find(is_asked)?.rsplit_once([' ', ':']).unwrap();
+    Some(slot.parse().unwrap())
 }
 
 // Verdicts.
@@ -442,6 +443,8 @@ fn negative_answer_of_a_marked_script_puts_the_node_into_quarantine() {
             let result = scenario.acquired();
             assert_eq!(result.is_ok(), granted, "{resource:?} {result:?}");
             if !granted {
+                // A permit is asked for in another way then.
+                let take = if take.contains(" at ") { "SET s{3}:0" } else { take };
                 assert_eq!(said(&mut scenario), [take, release]);
                 scenario.replies(ALL, YES);
             }
@@ -532,15 +535,16 @@ fn next_in_the_local_queue_for_a_set_asks_behind_the_release() {
 /// K9: shares and permits do not. Each asks again after a random delay, whatever a queue says.
 #[test]
 fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
-    for (resource, take) in [(share(), "take share r r:intent"), (slots(1), "take s{1}:0 at 0")] {
+    let shares = (share(), ["take share r r:intent"; 2]);
+    for (resource, takes) in [shares, (slots(1), ["take s{1}:0 at 0", "SET s{1}:0"])] {
         let mut scenario =
             Scenario::with(3, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
         scenario = scenario.all_ready();
         wait(&mut scenario, resource.clone(), SECOND);
         wait(&mut scenario, resource.clone(), SECOND);
-        assert_eq!(said(&mut scenario), [take, take]);
+        assert_eq!(said(&mut scenario), takes);
         scenario.replies(ALL, NO);
-        scenario.replies(ALL, NO);
+        scenario.replies(ALL, if takes[0] == takes[1] { NO } else { Reply::Nil });
         let is_release = |acted: &&Acted| matches!(acted, Acted::Release(..));
         assert_eq!(scenario.drain().iter().filter(is_release).count(), 2);
     }
@@ -583,7 +587,9 @@ fn standing_after(scenario: &mut Scenario, resource: Resource, refusal: Reply) -
 
 /// All nodes grant the acquisition, and its release ends.
 fn take_and_give_up(scenario: &mut Scenario) {
-    scenario.replies(ALL, YES);
+    let said = said(scenario);
+    let is_plain = said.last().is_some_and(|said| said.starts_with("SET "));
+    scenario.replies(ALL, if is_plain { Reply::Ok } else { YES });
     let lease = scenario.acquired().unwrap();
     scenario.engine.abandon(scenario.now, lease);
     scenario.drain();
@@ -844,7 +850,7 @@ fn looks(scenario: &mut Scenario) -> Option<usize> {
             }
             Acted::Wait(node, Waits::QueueUp) => queue_node = Some(node),
             Acted::Wait(node, Waits::StepOut(Step::Out)) => scenario.reply(node, NO),
-            Acted::Take(..) => return None,
+            Acted::Take(..) | Acted::Set(..) => return None,
             other => panic!("{other:?}"),
         }
     }
@@ -968,7 +974,7 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
         scenario.pass(ASKED_AFTER);
         asked.extend(asked_slot(&mut scenario));
         let _ = scenario.engine.cancel(scenario.now, id);
-        scenario.replies(ALL, NO);
+        scenario.replies(ALL, Reply::Nil);
         scenario.drain();
         scenario.replies(ALL, NO);
         let acted = scenario.drain();
@@ -1656,9 +1662,9 @@ fn refuse(scenario: &mut Scenario, slots: &[u32]) -> bool {
     acted.len() > 1
 }
 
-/// K8: eight at most, and each is undone.
+/// K8: nine at most, and each is undone.
 #[test]
-fn at_most_eight_slots_are_tried_without_a_pause() {
+fn at_most_nine_slots_are_tried_without_a_pause() {
     let mut scenario = Scenario::ready(3);
     once(&mut scenario, slots(20));
     scenario.drain();
@@ -1679,8 +1685,158 @@ fn at_most_eight_slots_are_tried_without_a_pause() {
         scenario.take_said();
         scenario.pass(SECOND);
     }
-    assert_eq!(asked_slot(&mut scenario), Some(8), "the last one that was called free");
+    assert_eq!(asked_slot(&mut scenario), Some(9), "the last one that was called free");
     assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+}
+
+/// No permit was refused so far, and one was got: the next one is asked for by a plain SET.
+fn got_one(resource: &Resource) -> Scenario {
+    let mut scenario = Scenario::ready(3);
+    once(&mut scenario, resource.clone());
+    scenario.drain();
+    take_and_give_up(&mut scenario);
+    said(&mut scenario);
+    scenario
+}
+
+/// K8: it is a plain lock from its first command on.
+#[test]
+fn k8_next_permit_is_asked_for_by_a_plain_set() {
+    let mut scenario = got_one(&slots(3));
+    for _ in 0..3 {
+        once(&mut scenario, slots(3));
+        let said = said(&mut scenario);
+        let slot = said[0].strip_prefix("SET ").unwrap();
+        scenario.replies([0, 2], Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        assert_eq!((lease.resource(), lease.rounds()), (&plain(slot), 1));
+        scenario.reply(1, Reply::Ok);
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(self::said(&mut scenario), [format!("RELEASE {slot}")]);
+        scenario.replies(ALL, YES);
+        at_rest(&mut scenario);
+    }
+}
+
+/// K8: whether the caller waits or not. The script that follows says which slots are free.
+#[test]
+fn k8_slot_that_refuses_a_plain_set_is_followed_by_another_at_once() {
+    for patience in [Duration::ZERO, SECOND] {
+        let mut scenario = got_one(&slots(5));
+        let ask = |scenario: &mut Scenario| match patience {
+            Duration::ZERO => once(scenario, slots(5)),
+            _ => wait(scenario, slots(5), patience),
+        };
+        ask(&mut scenario);
+        let first = asked_slot(&mut scenario).unwrap();
+        scenario.reply(0, Reply::Ok);
+        scenario.replies([1, 2], Reply::Nil);
+        let acted = said(&mut scenario);
+        assert_eq!(acted[0], format!("RELEASE s{{5}}:{first}"));
+        let (take, second) = acted[1].split_once(" at ").unwrap();
+        assert_eq!(take, "take s{5}:0 s{5}:1 s{5}:2 s{5}:3 s{5}:4");
+        let second: u32 = second.parse().unwrap();
+        assert_ne!(second, first);
+        scenario.replies(ALL, YES); // the release
+        let free_one = (0..5).find(|slot| ![first, second].contains(slot)).unwrap();
+        scenario.replies(ALL, free(&[free_one]));
+        assert_eq!(asked_slot(&mut scenario), Some(free_one));
+        scenario.replies(ALL, YES);
+        scenario.replies(ALL, YES);
+        assert_eq!(scenario.acquired().unwrap().rounds(), 3);
+        // The next one begins with the script, and the one after it does not.
+        for verb in ["take ", "SET "] {
+            ask(&mut scenario);
+            assert!(said(&mut scenario)[0].starts_with(verb));
+            scenario.replies(ALL, if verb == "SET " { Reply::Ok } else { YES });
+            assert!(scenario.acquired().is_ok());
+        }
+    }
+    // There is no other.
+    let mut scenario = got_one(&slots(1));
+    once(&mut scenario, slots(1));
+    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(said(&mut scenario), ["RELEASE s{1}:0", "take s{1}:0 at 0"]);
+    scenario.replies(ALL, NO);
+    scenario.replies(ALL, free(&[]));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 2));
+    assert_eq!(outcome(&error, 0), NodeOutcome::Held);
+    once(&mut scenario, slots(1));
+    assert_eq!(said(&mut scenario)[1], "take s{1}:0 at 0", "behind the release");
+}
+
+/// K8, R9: nodes that fail say nothing of a slot, so that the next one is asked for as before.
+#[test]
+fn k8_plain_set_without_a_quorum_is_not_followed_at_once() {
+    let mut scenario = got_one(&slots(3));
+    once(&mut scenario, slots(3));
+    scenario.drain();
+    scenario.replies([1, 2], server_error(ServerErrorKind::Busy));
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 2)]);
+    assert!(scenario.acquired().unwrap_err().is_unavailable());
+    scenario.reply(0, Reply::Nil);
+    scenario.replies(ALL, NO);
+    said(&mut scenario);
+    once(&mut scenario, slots(3));
+    assert!(said(&mut scenario)[0].starts_with("SET "));
+}
+
+/// K8: plain locks that wait in this client for the very key have a report of their own.
+#[test]
+fn k8_permit_is_not_told_what_a_plain_lock_of_its_slot_was() {
+    let mut scenario = got_one(&slots(1));
+    wait(&mut scenario, plain("s{1}:0"), 10 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.take_said();
+    wait(&mut scenario, slots(1), 10 * MS);
+    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    scenario.now = scenario.now.after(10 * MS);
+    scenario.engine.handle_timeout(scenario.now);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcome(&error, 0), NodeOutcome::Server(ServerErrorKind::Busy));
+    assert_eq!((error.attempts(), outcome(&error, 1)), (1, NodeOutcome::Pending));
+}
+
+/// R10, R12: what is cancelled or lost is released as the plain lock that it would have been.
+#[test]
+fn k8_plain_set_is_undone_as_a_plain_lock() {
+    let mut scenario = got_one(&slots(1));
+    let id = once(&mut scenario, slots(1));
+    scenario.drain();
+    lost(&mut scenario, 2);
+    assert!(matches!(scenario.engine.cancel(scenario.now, id), Cancelled::Acquisition));
+    assert_eq!(said(&mut scenario), ["SET s{1}:0", "RELEASE s{1}:0"]);
+    let acted = reconnect(&mut scenario, 2);
+    assert_eq!(acted, [Acted::Kill(2, 3), Acted::Release(vec![2], 2)]);
+    assert_eq!(scenario.take_said(), ["RELEASE s{1}:0"]);
+}
+
+/// K9: a slot is waited for in its own queue, however it was asked for.
+#[test]
+fn k9_slot_that_refused_a_plain_set_is_waited_for_in_its_queue() {
+    let mut scenario = queueing();
+    once(&mut scenario, slots(1));
+    scenario.drain();
+    take_and_give_up(&mut scenario);
+    said(&mut scenario);
+    wait(&mut scenario, slots(1), 100 * SECOND);
+    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(said(&mut scenario), ["RELEASE s{1}:0", "take s{1}:0 at 0"]);
+    scenario.replies(ALL, NO);
+    scenario.replies(ALL, free(&[]));
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    let joined = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1;
+    said(&mut scenario);
+    scenario.notify(joined[0], "gs{1}:0");
+    assert_eq!(said(&mut scenario), ["take s{1}:0 at 0"]);
 }
 
 /// K8: where none is free, the next one is asked for after a random delay, and is any.
@@ -1762,7 +1918,9 @@ fn next_slot_without_randomness_fails() {
     scenario.drain();
     scenario.reply(0, free(&[1]));
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
-    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::NoEntropy);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::NoEntropy);
+    assert_eq!(outcome(&error, 0), NodeOutcome::Held, "what the first slot was");
     scenario.reply(0, NO);
     at_rest(&mut scenario);
 }

@@ -306,6 +306,36 @@ fn semaphore_has_so_many_permits() {
     }
 }
 
+/// K8: one attempt finds the one slot that is free, however it begins.
+#[test]
+fn last_free_permit_is_found() {
+    let (masters, others) = start(3);
+    for master in masters.iter() {
+        // From the beginning of all time on, it may vote.
+        ask(master, &["SET", "alive", "0"]);
+    }
+    for builder in [patient(masters.urls()), patient(masters.urls()).flush_marker("alive")] {
+        let redlock = all_ready(&builder);
+        let semaphore = redlock.semaphore("s", 5).unwrap();
+        assert!(semaphore.try_acquire(TTL).unwrap().unlock().unwrap().was_held());
+        for free in (0..5).chain(0..5) {
+            let taken = (0..5).filter(|slot| *slot != free);
+            let taken: Vec<_> =
+                taken.map(|slot| others.try_lock(format!("s{{5}}:{slot}"), TTL).unwrap()).collect();
+            for _ in 0..2 {
+                let permit = semaphore.try_acquire(TTL).unwrap();
+                assert_eq!(permit.resource().as_bytes(), format!("s{{5}}:{free}").as_bytes());
+                assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
+                assert!(permit.unlock().unwrap().was_held());
+            }
+            for lock in taken {
+                assert!(lock.unlock().unwrap().was_held());
+            }
+        }
+        drop(redlock);
+    }
+}
+
 /// K8: a permit is a plain lock of its slot, for everyone.
 #[test]
 fn permit_is_a_plain_lock() {

@@ -2,6 +2,7 @@
 //! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
 //! refusals tell.
 
+use std::mem;
 use std::time::Duration;
 
 use super::Voting;
@@ -18,8 +19,8 @@ use crate::token::Entropy;
 const INTENT: Duration = Duration::from_millis(500);
 const INTENT_ROUND_TRIPS: u32 = 8;
 const INTENT_MAX: Duration = Duration::from_secs(5);
-/// How many slots are tried without a pause (K8).
-const SLOTS_TRIED_MAX: u32 = 8;
+/// How many slots are tried without a pause: one by a plain SET, the others by the script (K8).
+const SLOTS_TRIED_MAX: u32 = 9;
 
 /// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
 pub(crate) fn rounds_at_once(row: &KindRow) -> u32 {
@@ -27,34 +28,47 @@ pub(crate) fn rounds_at_once(row: &KindRow) -> u32 {
 }
 
 impl Voting {
-    /// Starts a round of an acquisition that is not of one plain key.
+    /// Starts a round of an acquisition that is not of one plain key. If the round asks for one all
+    /// the same, returns also what that key stands for.
     #[inline(never)]
     pub(crate) fn start_of_kind(
         &mut self,
         now: Moment,
         mut claim: Claim,
-        op: OpIndex,
+        (op, attempts): (OpIndex, u32),
         entropy: &mut dyn Entropy,
-    ) -> RoundId {
-        if let Some((slots, None)) = claim.key.slot() {
-            claim.key = claim.key.with_slot(Some(entropy.next_u64() as u32 % slots));
+    ) -> (RoundId, Option<Key>) {
+        if let Some((slots, slot)) = claim.key.slot() {
+            if slot.is_none() {
+                claim.key = claim.key.with_slot(Some(entropy.next_u64() as u32 % slots));
+            }
+            if attempts == 1 && mem::replace(&mut self.refusals.is_slot_likely, true) {
+                let slot = claim.key.undone();
+                let key = mem::replace(&mut claim.key, slot);
+                return (self.start(now, RoundKind::Acquire, claim, Some(op)), Some(key));
+            }
         }
         let round = self.start(now, RoundKind::Take, claim, Some(op));
         self.refusals.start(round);
-        round
+        (round, None)
     }
 
-    /// Which slot is to be asked for, after this round has failed; and whether at once. `None` if
-    /// it was not for a slot. `tries` are those so far, if another one may follow now.
+    /// Which slot is to be asked for, after a round for this key has failed; and whether at once.
+    /// `None` if it was not for a slot. `tries` are those so far, if another one may follow now.
     pub(crate) fn next_slot(
-        &self,
+        &mut self,
         round: RoundId,
+        key: &Key,
         tries: Option<(u32, bool)>,
         entropy: &mut dyn Entropy,
     ) -> Option<(Key, bool)> {
-        let key = &self.claim(round).key;
-        let (slots, _) = key.slot()?;
-        let free = self.refusals.free(round, slots);
+        let (slots, slot) = key.slot()?;
+        self.refusals.is_slot_likely &= tries.is_none();
+        let free = match self[round].kind {
+            // Its nodes have named no slot: any other might be free, and the script will say.
+            RoundKind::Acquire => (0..slots).filter(|it| slots == 1 || Some(*it) != slot).collect(),
+            _ => self.refusals.free(round, slots),
+        };
         let Some((tries, has_time)) = tries.filter(|_| !free.is_empty()) else {
             return Some((key.with_slot(None), false));
         };

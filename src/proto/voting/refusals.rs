@@ -8,6 +8,9 @@ use crate::proto::index::RoundId;
 pub(crate) struct Refusals {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     reasons: Vec<Vec<Reason>>,
+    /// Whether a permit was asked for before, and no slot was refused since then: the next
+    /// acquisition of one begins with a plain SET (K8).
+    pub(super) is_slot_likely: bool,
 }
 
 impl Refusals {
