@@ -45,7 +45,7 @@ const PAIRS: [(&str, [&str; 2]); 9] = [
     ("KEEP_ALL", ["first", "keep_all"]),
     ("TAKE_SHARED", ["first time now", "take_shared"]),
     ("KEEP_SHARED", ["first time now", "keep_shared"]),
-    ("TAKE_EXCLUSIVE", ["first time now", "take_exclusive"]),
+    ("TAKE_EXCLUSIVE", ["first", "take_exclusive"]),
     ("TAKE_SLOT", ["first", "take_slot"]),
     ("TAKE_AS", ["first", "as as_now take_as as_ends"]),
     ("TAKE_OVER", ["first", "as as_now take_over as_ends"]),

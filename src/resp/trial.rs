@@ -26,7 +26,7 @@ use crate::proto::{Trial, TrialFirst};
 const PLACEHOLDERS: [&str; 2] = ["COUNT", "COMMANDS()"];
 /// Where a master without memory refuses these, it also refuses them behind a trial. A server looks
 /// at its memory before a script has written, and the trial writes.
-const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_EXCLUSIVE, TAKE_OVER];
+const NEED_MEMORY: [[&str; 2]; 3] = [TAKE_SHARED, TAKE_EXCLUSIVE, TAKE_OVER];
 /// How the error begins that such a script ends with. The command's number follows.
 const MISSING: &[u8] = b"MUXLOCKMISSING ";
 
@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn trial_in_front_of_what_needs_memory_begins_with_a_command_that_does() {
         let key = Key::new(Resource::new("k").unwrap(), b"");
-        let scripts = [(Trial::Shares, TAKE_EXCLUSIVE), (Trial::Owned, TAKE_OVER)];
+        let shares = [TAKE_SHARED, TAKE_EXCLUSIVE].map(|script| (Trial::Shares, script));
+        let scripts = [shares[0], shares[1], (Trial::Owned, TAKE_OVER)];
         for (trial, script) in scripts {
             for script in script {
                 let text = before(TrialFirst { key: &key, trial }, script);
@@ -260,7 +261,7 @@ mod tests {
                 assert_eq!(text.matches(" m=r ").count(), 1);
             }
         }
-        let others = [(Trial::Shares, TAKE_SHARED), (Trial::Owned, TAKE_AS)];
+        let others = [(Trial::Permits, TAKE_SLOT), (Trial::Owned, TAKE_AS)];
         for (trial, [script, _]) in others {
             assert!(!before(TrialFirst { key: &key, trial }, script).contains(" m=r "));
         }

@@ -5,15 +5,14 @@
 -- Needs: first.
 
 local longest, held, i = -1, 0, first
-while KEYS[i] do
-  if redis.call("EXISTS", KEYS[i]) == 1 then
-    local left = redis.call("PTTL", KEYS[i])
-    -- This key never expires.
-    if left < 0 then left = 9007199254740991 end
-    if left > longest then
-      longest = left
-      held = i - first + 1
-    end
+local is_free = redis.call("EXISTS", unpack(KEYS, first)) == 0
+while not is_free and KEYS[i] do
+  local left = redis.call("PTTL", KEYS[i])
+  -- This key never expires. One that is absent has -2.
+  if left == -1 then left = 9007199254740991 end
+  if left > longest then
+    longest = left
+    held = i - first + 1
   end
   i = i + 1
 end

@@ -2,12 +2,14 @@
 -- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
 -- time to live in milliseconds, the time to live of the sign or 0, the quarantine.
 -- Answers 1 if the lock was taken, else 0.
--- Needs: first, now.
+-- Needs: first.
 
 local key, sign, vote = KEYS[first], KEYS[first + 1], 0
 -- Read locks that have expired count for nothing (K5).
 if redis.call("TYPE", key)["ok"] == "zset" and redis.call("PTTL", key) >= 0 then
-  redis.call("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now))
+  local clock = redis.call("TIME")
+  local past = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  redis.call("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", past))
 end
 -- A sign is empty; any other value is somebody's lock, and stays (K6).
 local left = redis.pcall("GET", sign)

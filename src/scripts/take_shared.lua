@@ -5,16 +5,20 @@
 -- Answers 1 if the read lock was taken, else 0.
 -- Needs: first, now.
 
-local key, vote = KEYS[first], 0
-local kind = redis.call("TYPE", key)["ok"]
+local key, vote, at = KEYS[first], 0, string.format("%.0f", now + tonumber(ARGV[2]))
+local left = redis.call("PTTL", key)
 -- Our sorted sets expire. A sign is empty; any other value is somebody's lock.
-if (kind == "none" or kind == "zset" and redis.call("PTTL", key) >= 0)
-  and redis.pcall("GET", KEYS[first + 1]) ~= "" then
-  redis.call("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now))
-  if not redis.call("ZSCORE", key, ARGV[1]) then
-    redis.call("ZADD", key, string.format("%.0f", now + tonumber(ARGV[2])), ARGV[1])
-    -- The key lives as long as its longest member (K5).
-    redis.call("PEXPIREAT", key, redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
-    vote = 1
+if left ~= -1 and redis.pcall("GET", KEYS[first + 1]) ~= "" then
+  -- A key that is absent has -2.
+  if left == -2 then
+    vote = redis.call("ZADD", key, at, ARGV[1])
+    redis.call("PEXPIREAT", key, at)
+  elseif redis.call("TYPE", key)["ok"] == "zset" then
+    redis.call("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now))
+    vote = redis.call("ZADD", key, "NX", at, ARGV[1])
+    if vote == 1 then
+      -- The key lives as long as its longest member (K5).
+      redis.call("PEXPIREAT", key, redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
+    end
   end
 end

@@ -69,6 +69,98 @@ impl Scene {
     }
 }
 
+/// K1, K4 to K6: what a read lock, a write lock and a set make of a key, whatever it holds. What
+/// refuses is left as it is, and each grant has the end that it should have.
+#[test]
+fn every_state_of_a_key_has_its_votes() {
+    const FAR: &str = "9999999999999";
+    let text = ["SET", "k", OTHER, "PX", "90000"];
+    let share = |token| vec![vec!["ZADD", "k", FAR, token], vec!["PEXPIREAT", "k", FAR]];
+    type State = (&'static str, Vec<Vec<&'static str>>, [i64; 3]);
+    let states: [State; 11] = [
+        ("absent", vec![], [1, 1, 1]),
+        ("a lock", vec![text.to_vec()], [0, 0, 2]),
+        ("a lock for ever", vec![text[..3].to_vec()], [0, 0, 2]),
+        ("this lock", vec![vec!["SET", "k", TOKEN, "PX", "90000"]], [0, 0, 2]),
+        ("a hash", vec![vec!["HSET", "k", "f", "v"]], [0, 0, 2]),
+        (
+            "a list with an end",
+            vec![vec!["RPUSH", "k", "v"], vec!["PEXPIRE", "k", "9000"]],
+            [0, 0, 2],
+        ),
+        ("a sorted set", vec![vec!["ZADD", "k", FAR, OTHER]], [0, 0, 2]),
+        ("a sorted set of the past", vec![vec!["ZADD", "k", "5", OTHER]], [0, 0, 2]),
+        ("a read lock", share(OTHER), [1, 0, 2]),
+        ("this read lock", share(TOKEN), [0, 0, 2]),
+        (
+            "old read locks",
+            vec![vec!["ZADD", "k", "5", OTHER], vec!["PEXPIREAT", "k", FAR]],
+            [1, 1, 2],
+        ),
+    ];
+    let scene = Scene::start();
+    let scripts = [scripts::TAKE_SHARED, scripts::TAKE_EXCLUSIVE, scripts::TAKE_ALL];
+    for is_marked in [false, true] {
+        for (state, commands, votes) in &states {
+            for (index, (script, vote)) in scripts.iter().zip(votes).enumerate() {
+                scene.ask(&["FLUSHALL"]);
+                scene.ask(&["SET", "marker", "0"]);
+                for command in commands {
+                    scene.ask(command);
+                }
+                let (before, beside) = (scene.ask(&["DUMP", "k"]), scene.ask(&["PTTL", "k"]));
+                let keys = ["k", if index == 2 { "l" } else { "k:intent" }];
+                let mut words = vec!["EVAL", script[usize::from(is_marked)]];
+                words.extend([if is_marked { "3" } else { "2" }, "marker"]);
+                words.truncate(if is_marked { 4 } else { 3 });
+                words.extend(keys);
+                words.extend([TOKEN, "60000", "0"]);
+                words.extend(is_marked.then_some("20000"));
+                let what = format!("{state}, script {index}, marked: {is_marked}");
+                assert_eq!(scene.ask(&words), Value::Integer(*vote), "{what}");
+                let left = scene.master.pttl(b"k").unwrap();
+                match (vote, index) {
+                    (1, 0) if *state == "a read lock" => assert!(left > LONG, "{what}"),
+                    (1, 0) => assert!(left > LONG / 2 && left <= LONG, "{what}: {left}"),
+                    (1, _) => {
+                        assert!(left > LONG / 2 && left <= LONG, "{what}: {left}");
+                        let value = Value::Bulk(TOKEN.into());
+                        assert_eq!(scene.ask(&["GET", "k"]), value, "{what}");
+                    }
+                    _ => assert_eq!(scene.ask(&["DUMP", "k"]), before, "{what}, {beside:?}"),
+                }
+                if (*vote, index) == (1, 0) {
+                    let count = if *state == "a read lock" { 2 } else { 1 };
+                    assert_eq!(scene.ask(&["ZCARD", "k"]), Value::Integer(count), "{what}");
+                }
+                let taken = i64::from((*vote, index) == (1, 2));
+                assert_eq!(
+                    scene.ask(&["EXISTS", "l", "k:intent"]),
+                    Value::Integer(taken),
+                    "{what}"
+                );
+            }
+        }
+    }
+    // K6: the sign alone keeps a reader out, and only while it is one.
+    for (sign, vote) in [("", REFUSED), (OTHER, DONE)] {
+        scene.ask(&["FLUSHALL"]);
+        scene.ask(&["SET", "k:intent", sign]);
+        assert_eq!(scene.share(TAKE_SHARED, TOKEN, LONG, "0"), vote);
+        assert_eq!(scene.ask(&["EXISTS", "k"]), vote);
+    }
+    // K2: of those that are held, the one that lives longest; the others stay free.
+    for (held, vote) in [(&["b"][..], 3), (&["a", "b"], 3), (&["a"], 2)] {
+        scene.ask(&["FLUSHALL"]);
+        for name in held {
+            let ttl = if *name == "a" { "1000000" } else { "2000000" };
+            scene.ask(&["SET", name, OTHER, "PX", ttl]);
+        }
+        assert_eq!(scene.set(TAKE_ALL, LONG, "0"), Value::Integer(vote), "{held:?}");
+        assert_eq!(scene.ask(&["DBSIZE"]), Value::Integer(held.len() as i64));
+    }
+}
+
 /// R29: an extension has healed the share, and a node has said so for its whole time. What took it
 /// arrives only now.
 #[test]
@@ -205,6 +297,9 @@ fn full_master_keeps_and_frees_shares() {
     assert_eq!(scene.share(FREE_SHARED, TOKEN, LONG, "0"), DONE);
     assert_eq!(scene.share(FREE_SHARED, OTHER, LONG, "0"), DONE);
     assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+    let refused = scene.share(TAKE_SHARED, TOKEN, LONG, "0");
+    assert!(matches!(&refused, Value::Error(error) if error.contains("OOM")), "{refused:?}");
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED, "a new one needs memory");
     let scene = Scene::start();
     assert_eq!(scene.share(TAKE_EXCLUSIVE, TOKEN, SHORT, "0"), DONE);
     scene.fill_up();

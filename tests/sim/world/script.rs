@@ -165,10 +165,15 @@ impl Script<'_> {
         })
     }
 
-    /// The elements of a list between two places, as arguments.
+    /// The elements of a list from a place on, or between two places, as arguments.
     fn unpacked(&mut self, arguments: &[Expr]) -> Result<Vec<Value>, Failure> {
-        let [list, from, to] = arguments else { panic!("two places are needed: {arguments:?}") };
-        let (list, from, to) = (self.value(list)?, self.value(from)?, self.value(to)?);
+        let [list, from, to @ ..] = arguments else { panic!("a place is needed: {arguments:?}") };
+        let (list, from) = (self.value(list)?, self.value(from)?);
+        let to = match (to, &list) {
+            ([to], _) => self.value(to)?,
+            ([], Value::List(values)) => Value::Number(values.len() as f64),
+            _ => panic!("these arguments are not known: {arguments:?}"),
+        };
         let (from, to) = (number(&from)? as usize, number(&to)? as usize);
         (from..=to).map(|index| element(&list, index as f64)).collect()
     }
@@ -387,6 +392,7 @@ mod tests {
             ("return redis.pcall('bad')", Reply::Error("ERR no".into())),
             ("return redis.pcall('bad')['err']", Reply::Bulk(b"ERR no".to_vec())),
             ("return redis.pcall('nil', unpack(ARGV, 1, 1 + 1))", Reply::Nil),
+            ("return redis.pcall('nil', unpack(ARGV, 2))", Reply::Nil),
             ("return string.find('abc', 'bc')", Reply::Integer(2)),
         ];
         for (text, expected) in table {

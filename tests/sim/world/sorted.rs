@@ -36,13 +36,16 @@ impl Redis {
                     .map(|(member, last)| vec![Reply::Bulk(member.clone()), score(Some(*last))]);
                 Reply::Array(words.unwrap_or_default())
             }
-            ("zadd", [_, _, score, member]) => match integer(score) {
-                Some(score) => {
-                    let before = members.insert(member.to_vec(), score);
-                    Reply::Integer(i64::from(before.is_none()))
+            ("zadd", [_, _, b"NX", _, member]) if known.contains_key(*member) => Reply::Integer(0),
+            ("zadd", [_, _, score, member] | [_, _, b"NX", score, member]) => {
+                match integer(score) {
+                    Some(score) => {
+                        let before = members.insert(member.to_vec(), score);
+                        Reply::Integer(i64::from(before.is_none()))
+                    }
+                    None => return Reply::error("ERR value is not a valid float"),
                 }
-                None => return Reply::error("ERR value is not a valid float"),
-            },
+            }
             ("zrem", [_, _, member]) => {
                 Reply::Integer(i64::from(members.remove(*member).is_some()))
             }
