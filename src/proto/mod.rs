@@ -363,7 +363,7 @@ impl Engine {
                 Some(Action::Send { nodes, command: Command::Kill { connection } })
             }
             Outgoing::Ask(nodes, question) => {
-                let nodes = self.nodes.hand_out(now, nodes, Request::About(question));
+                let nodes = self.nodes.ask(now, nodes, question);
                 let node = nodes.iter().next().expect("it is for a node");
                 Some(Action::Send { nodes, command: self.nodes[node].question_command(question) })
             }

@@ -795,6 +795,19 @@ fn set_is_preceded_by_a_look_at_the_clock_that_is_not_fresh() {
     assert_eq!(scenario.drain(), [Acted::Time(vec![0]), Acted::Set(vec![0], 3)]);
 }
 
+/// A server that was made a replica has the history of before until it has copied its master's.
+#[test]
+fn replica_with_the_history_of_before_is_refused() {
+    let mut scenario = sampled();
+    scenario.pass(20 * MS);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.servers[0].replication.master = Some(false);
+    scenario.look([0]);
+    let status = scenario.engine.statuses().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
+}
+
 #[test]
 fn clock_that_jumps_forward_costs_the_vote_that_it_stands_before() {
     for (jump, is_jump) in [(4 * MS, false), (60 * SECOND, true)] {
@@ -875,22 +888,29 @@ fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
     }
 }
 
+/// A client of so many nodes, of which the first ones have just refused a SET; all were just looked
+/// at.
+fn refused(nodes: usize, refusing: usize) -> Scenario {
+    let mut scenario = Scenario::guarded(nodes).all_ready();
+    scenario.pass(20 * MS);
+    assert!(is_granted(&mut scenario, nodes));
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies(0..refusing, Reply::Nil);
+    scenario.replies(refusing..nodes, Reply::Ok);
+    if let Ok(lease) = scenario.acquired() {
+        scenario.engine.abandon(scenario.now, lease);
+    }
+    scenario.drain();
+    scenario.replies(0..nodes, Reply::Integer(0));
+    scenario
+}
+
 /// The node that has refused may be one of several; its role and the others' clocks are fresh.
 #[test]
 fn every_set_soon_after_a_refusal_looks_at_the_clock() {
     for nodes in [1, 3] {
-        let mut scenario = Scenario::guarded(nodes).all_ready();
-        scenario.pass(20 * MS);
-        assert!(is_granted(&mut scenario, nodes));
-        scenario.try_lock();
-        scenario.drain();
-        scenario.reply(0, Reply::Nil);
-        scenario.replies(1..nodes, Reply::Ok);
-        if let Ok(lease) = scenario.acquired() {
-            scenario.engine.abandon(scenario.now, lease);
-        }
-        scenario.drain();
-        scenario.replies(0..nodes, Reply::Integer(0));
+        let mut scenario = refused(nodes, 1);
         for token in 3..6 {
             scenario.pass(MS);
             scenario.try_lock();
@@ -905,6 +925,82 @@ fn every_set_soon_after_a_refusal_looks_at_the_clock() {
             scenario.replies(0..nodes, Reply::Integer(1));
         }
     }
+}
+
+/// One look precedes all of them in their write. What is queued after that has one of its own, even
+/// if our clock, which may be coarse, shows the same.
+#[test]
+fn sets_that_leave_together_share_a_look_at_the_clock() {
+    let mut scenario = refused(1, 1);
+    for tokens in [[3, 4], [5, 6]] {
+        tokens.iter().for_each(|_| _ = scenario.try_lock());
+        let sets = tokens.map(|token| Acted::Set(vec![0], token));
+        let mut acted = scenario.drain();
+        assert_eq!(acted.remove(0), Acted::Time(vec![0]));
+        assert_eq!(acted, sets);
+    }
+    // Later, before the commands were handed out, the look is still ahead of them.
+    scenario.try_lock();
+    scenario.pass(9 * MS);
+    scenario.try_lock();
+    let expected = [Acted::Time(vec![0]), Acted::Set(vec![0], 7), Acted::Set(vec![0], 8)];
+    assert_eq!(scenario.drain(), expected);
+}
+
+/// The look that is queued is at the clock alone.
+#[test]
+fn role_is_looked_at_while_a_look_at_the_clock_is_queued() {
+    let mut scenario = refused(1, 1);
+    scenario.pass(9 * MS);
+    scenario.try_lock();
+    scenario.pass(MS);
+    scenario.try_lock();
+    let expected = [
+        Acted::Time(vec![0]),
+        Acted::Set(vec![0], 3),
+        Acted::Role(vec![0]),
+        Acted::Set(vec![0], 4),
+    ];
+    assert_eq!(scenario.drain(), expected);
+}
+
+#[test]
+fn look_that_is_queued_for_other_nodes_or_was_lost_is_no_look() {
+    let mut scenario = refused(3, 3);
+    // Every node that is sent a SET is looked at before, also one whose socket was full.
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Blocked);
+    scenario.try_lock();
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Writable);
+    scenario.try_lock();
+    let mut looked = Vec::new();
+    for acted in scenario.drain() {
+        match acted {
+            Acted::Time(nodes) => looked.extend(nodes),
+            Acted::Set(nodes, _) => assert!(nodes.iter().all(|node| looked.contains(node))),
+            other => panic!("{other:?}"),
+        }
+    }
+    looked.sort_unstable();
+    assert_eq!(looked, [0, 1, 2], "once");
+    // The connection is lost with the look.
+    let mut scenario = refused(1, 1);
+    scenario.try_lock();
+    reconnect_without_a_pause(&mut scenario, 0);
+    scenario.try_lock();
+    let acted = scenario.drain();
+    assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
+}
+
+/// What leaves in a later write than the look is not preceded by it at once.
+#[test]
+fn look_at_the_clock_is_shared_by_no_more_sets_than_one_write_takes() {
+    let mut scenario = refused(1, 1);
+    (0..2_000).for_each(|_| _ = scenario.try_lock());
+    let acted = scenario.drain();
+    let looks = acted.iter().filter(|acted| matches!(acted, Acted::Time(_))).count();
+    assert!(looks > 1 && acted.len() == looks + 2_000, "{looks} looks");
+    let since = |at: usize| acted[..at].iter().rev().take_while(|it| !matches!(it, Acted::Time(_)));
+    assert!((0..acted.len()).all(|at| since(at).count() <= 512));
 }
 
 #[test]

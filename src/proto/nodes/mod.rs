@@ -30,6 +30,10 @@ use crate::validity::Ttl;
 /// The most departed processes that are remembered by name.
 const FORMER_PROCESSES_MAX: usize = 64;
 
+/// So many commands at most are queued behind one `TIME`, so that they leave in one write with it;
+/// those that follow have one of their own.
+const BEHIND_ONE_LOOK_MAX: usize = 512;
+
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
 /// count, because it may reappear at another node's address.
 #[derive(Default)]
@@ -56,6 +60,15 @@ impl FormerProcesses {
     }
 }
 
+/// When checks of clocks and roles are due.
+#[derive(Default)]
+struct Checks {
+    /// None is before this moment; `None` if that must be recomputed.
+    next_at: Option<Moment>,
+    /// The nodes whose `TIME` is not handed out yet. It precedes whatever is queued after it.
+    time_queued: NodeSet,
+}
+
 /// All nodes, with the commands to send to them. A caller reads them through
 /// [`Engine::nodes`](super::Engine::nodes).
 pub struct Nodes {
@@ -79,9 +92,7 @@ pub struct Nodes {
     /// The nodes on which each native release command was seen to work; the others get the script
     /// (R19).
     native: [(NodeSet, ReleaseWith); 2],
-    /// No node's clock or role is to be checked before this moment; `None` if that must be
-    /// recomputed.
-    next_check_at: Option<Moment>,
+    checks: Checks,
     /// No node need be asked for its time for fencing tokens before this moment.
     next_look_at: Moment,
     former: FormerProcesses,
@@ -158,7 +169,7 @@ impl Nodes {
             overloaded: NodeSet::EMPTY,
             maybe_quarantined: NodeSet::EMPTY,
             native: [ReleaseWith::Delex, ReleaseWith::Delifeq].map(|it| (NodeSet::EMPTY, it)),
-            next_check_at: None,
+            checks: Checks::default(),
             next_look_at: Moment::from_nanos(0),
             former: FormerProcesses::default(),
             trials: Trials::default(),
@@ -209,11 +220,18 @@ impl Nodes {
     /// Records which request the next reply of each of these nodes answers.
     #[inline(always)]
     pub(super) fn hand_out(&mut self, now: Moment, nodes: NodeSet, request: Request) -> NodeSet {
-        for node in nodes.iter() {
-            self.nodes[node].pipeline.sent(request, now);
-        }
+        nodes.iter().for_each(|node| self.nodes[node].pipeline.sent(request, now));
         self.note_due(Some(now.after_nanos(self.answer_due_nanos)));
         nodes
+    }
+
+    /// A question is handed out. What is queued from now on is not behind it in the same write.
+    pub(super) fn ask(&mut self, now: Moment, nodes: NodeSet, question: Question) -> NodeSet {
+        if let Question::Time = question {
+            self.checks.time_queued = self.checks.time_queued.without(nodes);
+            self.checks.next_at = None;
+        }
+        self.hand_out(now, nodes, Request::About(question))
     }
 
     /// Whether a round's command for the node was not handed out yet.
@@ -268,7 +286,7 @@ impl Nodes {
         let steps = self.nodes[node].steps();
         self.outbox
             .extend(steps.map(|step| Outgoing::Ask(NodeSet::one(node), Question::Handshake(step))));
-        self.next_check_at = None;
+        self.checks.next_at = None;
     }
 
     /// To be called when a node's state changes, or when its socket stops or resumes accepting
@@ -307,6 +325,7 @@ impl Nodes {
             self.notices.stops(now, node, Notice::Silent(outcome));
         }
         let unsent = self.withdraw(node);
+        self.checks.time_queued.remove(node);
         let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
         self.note_due(Some(retry_at));
         self.overloaded.remove(node);
@@ -324,39 +343,50 @@ impl Nodes {
 
     /// Something has happened that may make a check of a clock or role due earlier.
     pub(super) fn check_anew(&mut self) {
-        self.next_check_at = None;
+        self.checks.next_at = None;
     }
 
     /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
     #[inline]
     pub(super) fn check_again(&mut self, now: Moment, nodes: NodeSet) {
-        if self.next_check_at.is_none_or(|due| now >= due) {
+        if self.outbox.len() >= BEHIND_ONE_LOOK_MAX && !self.checks.time_queued.is_empty() {
+            (self.checks.time_queued, self.checks.next_at) = (NodeSet::EMPTY, None);
+        }
+        if self.checks.next_at.is_none_or(|due| now >= due) {
             self.check(now, nodes);
         }
     }
 
     fn check(&mut self, now: Moment, nodes: NodeSet) {
         let (mut clocks, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        // If one is due, all nodes at once, so that these commands share one write with what
-        // follows.
-        let is_clock_due = nodes.iter().any(|node| self.nodes[node].guard.is_clock_due(now));
-        let is_role_due = nodes.iter().any(|node| self.nodes[node].guard.is_role_due(now));
-        for node in nodes.iter() {
-            if is_clock_due && self.nodes[node].guard.ask_time(now) {
-                clocks.insert(node);
+        let unasked = nodes.without(self.checks.time_queued);
+        let is_due = |due: Option<Moment>| due.is_some_and(|due| now >= due);
+        let guard = |node: usize| &self.nodes[node].guard;
+        let is_clock_due = unasked.iter().any(|node| is_due(guard(node).clock_due(now)));
+        let is_role_due = nodes.iter().any(|node| is_due(guard(node).role_due()));
+        let mut next_at = Moment::END;
+        for Node { index, guard, .. } in &mut self.nodes {
+            // If one is due, all nodes at once, so that these commands share one write with what
+            // follows.
+            if is_clock_due && unasked.contains(*index) && guard.ask_time(now) {
+                clocks.insert(*index);
+                self.checks.time_queued.insert(*index);
             }
-            if is_role_due && self.nodes[node].guard.ask_role(now) {
-                roles.insert(node);
+            if is_role_due && nodes.contains(*index) && guard.ask_role(now) {
+                roles.insert(*index);
+            }
+            // Handing its `TIME` out recomputes this.
+            let is_queued = self.checks.time_queued.contains(*index);
+            let clock_due = guard.clock_due(now).filter(|_| !is_queued);
+            let due = [clock_due, guard.role_due()].into_iter().flatten();
+            next_at = due.fold(next_at, Moment::min);
+        }
+        self.checks.next_at = Some(next_at);
+        for (asked, question) in [(clocks, Question::Time), (roles, Question::Role)] {
+            if !asked.is_empty() {
+                self.outbox.push_back(Outgoing::Ask(asked, question));
             }
         }
-        if !clocks.is_empty() {
-            self.outbox.push_back(Outgoing::Ask(clocks, Question::Time));
-        }
-        if !roles.is_empty() {
-            self.outbox.push_back(Outgoing::Ask(roles, Question::Role));
-        }
-        let due = self.nodes.iter().filter_map(|node| node.guard.check_due(now)).min();
-        self.next_check_at = Some(due.unwrap_or(Moment::END));
     }
 }
 

@@ -106,6 +106,8 @@ pub struct Client {
     pub slots: Vec<Slot>,
     pub stage: Stage,
     pub steps: VecDeque<Step>,
+    /// How many times the engine's actions were taken.
+    pub passes: u64,
     pub batch: Vec<u8>,
     pub paused_until: u64,
     /// The first reading of its clock since the engine's actions were taken.
@@ -156,6 +158,7 @@ impl Client {
             jumped: 0,
             stage: Stage::Read,
             steps: VecDeque::new(),
+            passes: 0,
             batch: Vec::new(),
             paused_until: 0,
             read_first: None,

@@ -1,9 +1,9 @@
 //! How clients look at servers' clocks and roles, and what they have to notice.
 //!
 //! Who guards looks at both before each SET or extension whose last look is older than ten
-//! milliseconds, and at the clock in any case if the node has refused a SET within a second. What
-//! happens between a look and the command behind it goes unnoticed, and so does what no look can
-//! see.
+//! milliseconds, and at the clock in any case if the node has refused a SET within a second: then
+//! the look leaves together with the SET, before it. What happens between a look and the command
+//! behind it goes unnoticed, and so does what no look can see.
 
 use muxlock::LockToken;
 use muxlock::node::NodeState;
@@ -29,6 +29,8 @@ const SLACK: u64 = MILLI;
 pub struct Looks {
     /// When the clock was last asked for, by the client's clock.
     pub clock_at: Option<u64>,
+    /// Together with which of the client's commands that was: see `Client::passes`.
+    pub clock_in: u64,
     /// When the role was.
     pub role_at: Option<u64>,
     /// When it last read that a SET was refused.
@@ -53,11 +55,12 @@ impl Looks {
         self.jumped.is_some_and(|(from, until)| from <= now && now < until)
     }
 
-    /// What was missing before a SET that was asked for at `asked`, and is sent at `told`.
-    fn missing(&self, asked: u64, told: u64) -> Option<&'static str> {
+    /// What was missing before a SET that was asked for at `asked`, and is sent at `told`, in the
+    /// pass.
+    fn missing(&self, (asked, told): (u64, u64), pass: u64) -> Option<&'static str> {
         let is_stale = |at: Option<u64>| at.is_none_or(|at| at + FRESH <= asked);
         let is_waiting = self.refused_at.is_some_and(|at| at < asked && told < at + WAITING);
-        if is_stale(self.clock_at) || is_waiting && self.clock_at.is_none_or(|at| at < asked) {
+        if is_stale(self.clock_at) || is_waiting && self.clock_in != pass {
             Some("clock")
         } else if is_stale(self.role_at) {
             Some("role")
@@ -70,12 +73,13 @@ impl Looks {
 /// A SET or an extension is about to be written: were the nodes looked at?
 pub fn check_looked(
     looks: &[Looks],
-    (asked, told): (u64, u64),
+    times: (u64, u64),
+    pass: u64,
     nodes: NodeSet,
     token: &LockToken,
 ) -> Option<Failure> {
     nodes.iter().find_map(|slot| {
-        let missing = looks[slot].missing(asked, told)?;
+        let missing = looks[slot].missing(times, pass)?;
         let text = format!(
             "{} is sent without a look at node {slot}'s {missing}",
             Short(token.as_bytes())

@@ -352,6 +352,7 @@ impl World {
         it.batch.clear();
         // Since then the engine may have begun a renewal, whatever held the process up.
         let begun = it.read_first.take().unwrap_or(it.told);
+        it.passes += 1;
         let take_drawn = it.drawn();
         let mut all_drawn = Vec::new();
         while let Some(action) = it.engine.poll_action() {
@@ -399,8 +400,9 @@ impl World {
                             self.checker.note_uncountable(token, of);
                             let asked = self.checker.asked_at(token);
                             if is_guarding {
+                                let times = (asked, it.told);
                                 let looked =
-                                    check_looked(&it.looks, (asked, it.told), nodes, token);
+                                    check_looked(&it.looks, times, it.passes, nodes, token);
                                 failure = failure.or(looked);
                             }
                             set = Some(ttl.as_millis());
@@ -416,14 +418,17 @@ impl World {
                             }
                             let asked = self.checker.asked_at(token);
                             if is_guarding {
+                                let times = (asked, it.told);
                                 let looked =
-                                    check_looked(&it.looks, (asked, it.told), nodes, token);
+                                    check_looked(&it.looks, times, it.passes, nodes, token);
                                 failure = failure.or(looked);
                             }
                         }
                         Command::Time => {
-                            let told = it.told;
-                            nodes.iter().for_each(|slot| it.looks[slot].clock_at = Some(told));
+                            for slot in nodes.iter() {
+                                it.looks[slot].clock_at = Some(it.told);
+                                it.looks[slot].clock_in = it.passes;
+                            }
                         }
                         Command::Info(Section::Replication) => {
                             let told = it.told;

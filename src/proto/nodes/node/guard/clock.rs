@@ -13,10 +13,10 @@ use crate::proto::notices::Notice;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
-const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
+const SAMPLE_AGE_NANOS_MAX: u64 = 10_000_000;
 /// The clock is also checked before a SET if the server refused one within this time. A client that
 /// waits for a lock must not profit from a jump that frees it.
-const WAITING_MAX: Duration = Duration::from_secs(1);
+const WAITING_NANOS_MAX: u64 = 1_000_000_000;
 /// Proposals of fencing tokens need the time no more often.
 const TIME_AGE_MAX: Duration = Duration::from_secs(10);
 /// A smaller jump cannot be distinguished from rounding and delays.
@@ -52,31 +52,23 @@ impl ServerClock {
         self.role_asked_at = Some(now);
     }
 
-    fn is_due(&self, now: Moment) -> bool {
-        !self.is_secret && (self.has_waiters(now) || !is_fresh(self.asked_at, now))
-    }
-
-    fn is_role_due(&self, now: Moment) -> bool {
-        !is_fresh(self.role_asked_at, now)
-    }
-
     /// No check of the clock is due before this moment, if the server tells its time; while a
     /// client waits for a lock, one is due at once.
     fn due(&self, now: Moment) -> Option<Moment> {
         let due = match self.asked_at {
-            Some(asked_at) if !self.has_waiters(now) => asked_at.after(SAMPLE_AGE_MAX),
+            Some(asked_at) if !self.has_waiters(now) => asked_at.after_nanos(SAMPLE_AGE_NANOS_MAX),
             _ => Moment::from_nanos(0),
         };
         (!self.is_secret).then_some(due)
     }
 
     fn has_waiters(&self, now: Moment) -> bool {
-        self.refused_at.is_some_and(|refused_at| now.since(refused_at) < WAITING_MAX)
+        self.refused_at.is_some_and(|refused_at| now.nanos_since(refused_at) < WAITING_NANOS_MAX)
     }
 
     /// No check of the role is due before this moment.
     fn role_due(&self) -> Moment {
-        self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after(SAMPLE_AGE_MAX))
+        self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after_nanos(SAMPLE_AGE_NANOS_MAX))
     }
 
     fn ask(&mut self, now: Moment) {
@@ -104,17 +96,17 @@ impl ServerClock {
             return false;
         };
         let drift = |until: Moment| tolerance(until.steadily_since(at)).as_nanos() as i128;
-        if least > before + drift(now) + JUMP_MIN.as_nanos() as i128 {
+        // Nearly always, the drift need not be known.
+        let beyond = least - before - JUMP_MIN.as_nanos() as i128;
+        if beyond > 0 && beyond > drift(now) {
             return true;
         }
         // Keeps the tighter bound, so that many small jumps add up to one that shows.
-        self.ahead = Some((most.min(before + drift(sent_at)), sent_at));
+        if most > before {
+            self.ahead = Some((most.min(before + drift(sent_at)), sent_at));
+        }
         false
     }
-}
-
-fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
-    asked_at.is_some_and(|asked_at| now.since(asked_at) < SAMPLE_AGE_MAX)
 }
 
 /// Checks of the server's clock and role, if the restart guard is on.
@@ -156,10 +148,6 @@ impl Guard {
     /// Whether the server reports its role. A role that it does not report is not asked for again.
     pub(crate) fn reports_role(&self) -> bool {
         self.identity.server.replication.master.is_some()
-    }
-
-    pub(crate) fn is_clock_due(&self, now: Moment) -> bool {
-        self.is_guarded && self.clock.is_due(now)
     }
 
     /// Notes that the server is asked for its time. Returns whether it is to be asked.
@@ -206,15 +194,14 @@ impl Guard {
         self.clock.refused_at = Some(now);
     }
 
-    pub(crate) fn is_role_due(&self, now: Moment) -> bool {
-        self.is_guarded && self.reports_role() && self.clock.is_role_due(now)
+    /// No check of the clock is due before this moment, if one ever is.
+    pub(crate) fn clock_due(&self, now: Moment) -> Option<Moment> {
+        self.clock.due(now).filter(|_| self.is_guarded)
     }
 
-    /// No check is due before this moment.
-    pub(crate) fn check_due(&self, now: Moment) -> Option<Moment> {
-        let role = self.reports_role().then(|| self.clock.role_due());
-        let due = [self.clock.due(now), role].into_iter().flatten().min();
-        due.filter(|_| self.is_guarded)
+    /// No check of the role is due before this moment, if one ever is.
+    pub(crate) fn role_due(&self) -> Option<Moment> {
+        (self.is_guarded && self.reports_role()).then(|| self.clock.role_due())
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
@@ -273,32 +260,26 @@ mod tests {
     #[test]
     fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
-        assert!(clock.is_due(at(0)) && clock.is_role_due(at(0)));
         assert_eq!((clock.due(at(0)), clock.role_due()), (Some(at(0)), at(0)));
         clock.reconnect(at(1_000));
         assert_eq!(clock.unanswered, 1);
         assert_eq!((clock.due(at(1_000)), clock.role_due()), (Some(at(1_010)), at(1_010)));
-        for (now, is_due) in [(1_000, false), (1_009, false), (1_010, true), (1_011, true)] {
-            assert_eq!(clock.is_due(at(now)), is_due, "{now}");
-            assert_eq!(clock.is_role_due(at(now)), is_due, "{now}");
-        }
         // After a refused SET, a check of the clock is due at any time for a second.
         clock.refused_at = Some(at(500));
         for (now, waits) in [(1_000, true), (1_499, true), (1_500, false)] {
             clock.ask(at(now));
             clock.role_asked_at = Some(at(now));
-            assert_eq!(clock.is_due(at(now)), waits, "{now}");
             let due = if waits { at(0) } else { at(now + 10) };
             assert_eq!(clock.due(at(now)), Some(due), "{now}");
-            assert!(!clock.is_role_due(at(now)), "{now}");
+            assert_eq!(clock.role_due(), at(now + 10), "{now}");
         }
         assert_eq!(clock.unanswered, 4);
         clock.is_secret = true;
-        assert!(!clock.is_due(at(9_000)), "a refused time is not asked for again");
+        assert_eq!(clock.due(at(9_000)), None, "a refused time is not asked for again");
         clock.refused_at = Some(at(9_000));
-        assert!(!clock.is_due(at(9_000)));
+        assert_eq!(clock.due(at(9_000)), None);
         clock.reconnect(at(9_000));
-        assert!(!clock.is_secret && clock.is_due(at(9_000)), "another connection may allow it");
+        assert_eq!(clock.due(at(9_000)), Some(at(0)), "another connection may allow it");
         assert_eq!(clock.unanswered, 1);
     }
 
