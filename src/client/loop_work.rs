@@ -514,7 +514,7 @@ impl Work for LoopWork {
             true => Precision::Fine,
             false => Precision::Millisecond,
         };
-        poller.set_timeout(due.map(|due| due.since(self.now)), precision);
+        poller.set_timeout(self.now, due, precision);
     }
 
     #[inline]

@@ -5,6 +5,8 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Events, Poll, Registry};
 
+use crate::moment::Moment;
+
 /// More than one event for each of the most nodes; further events come in the next turn.
 const EVENTS_PER_TURN: usize = 128;
 
@@ -20,7 +22,9 @@ pub(super) struct Poller {
     poll: Poll,
     events: Events,
     timer: PollTimer,
-    timeout: Option<Duration>,
+    /// When the next wait begins, about, and when it ends at the latest.
+    now: Moment,
+    due: Option<Moment>,
     precision: Precision,
     /// Whether the events were fetched without waiting.
     has_polled_now: bool,
@@ -36,7 +40,8 @@ impl Poller {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             timer,
-            timeout: Some(Duration::ZERO),
+            now: Moment::from_nanos(0),
+            due: Some(Moment::from_nanos(0)),
             precision: Precision::Millisecond,
             has_polled_now: false,
             failure: None,
@@ -63,18 +68,18 @@ impl Poller {
         if self.failure.is_none() { None } else { self.failure.take() }
     }
 
-    /// Sets the next wait: it takes at most `timeout`.
-    pub(super) fn set_timeout(&mut self, timeout: Option<Duration>, precision: Precision) {
-        (self.timeout, self.precision) = (timeout, precision);
+    /// Sets the next wait, which begins now: it ends at `due`.
+    pub(super) fn set_timeout(&mut self, now: Moment, due: Option<Moment>, precision: Precision) {
+        (self.now, self.due, self.precision) = (now, due, precision);
     }
 
     #[inline]
     pub(super) fn wait(&mut self) {
         self.has_polled_now = false;
-        if self.precision == Precision::Fine {
-            self.timer.set(self.timeout);
+        if let (Precision::Fine, Some(due)) = (self.precision, self.due) {
+            self.timer.set(self.now, due);
         }
-        self.poll(self.timeout);
+        self.poll(self.due.map(|due| due.since(self.now)));
     }
 
     /// Fetches events without waiting.
@@ -115,6 +120,7 @@ mod timer {
         timerfd_settime,
     };
 
+    use crate::moment::Moment;
     use crate::quorum::NODES_MAX;
 
     /// Above the tokens of the nodes and of the waker; its event is ignored.
@@ -125,7 +131,11 @@ mod timer {
     /// Ends a wait before the poll's own timeout, which is rounded up to a millisecond. Without it,
     /// as when the process has no descriptor left, waits end up to a millisecond after their
     /// limits.
-    pub(super) struct PollTimer(Option<OwnedFd>);
+    pub(super) struct PollTimer {
+        pub(super) timer: Option<OwnedFd>,
+        /// When it was last set to go off.
+        pub(super) goes_off: Moment,
+    }
 
     impl PollTimer {
         pub(super) fn new(registry: &Registry) -> PollTimer {
@@ -134,16 +144,22 @@ mod timer {
                 registry.register(&mut SourceFd(&timer.as_raw_fd()), TOKEN, Interest::READABLE)
             };
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
-            PollTimer(timer.filter(|timer| registered(timer).is_ok()))
+            let timer = timer.filter(|timer| registered(timer).is_ok());
+            PollTimer { timer, goes_off: Moment::from_nanos(0) }
         }
 
-        pub(super) fn set(&self, timeout: Option<Duration>) {
-            let (Some(timer), Some(timeout)) = (&self.0, timeout) else {
+        /// Ends the wait that begins now at `due`, or before: a timer that goes off earlier is left
+        /// alone, because most waits end before it does.
+        pub(super) fn set(&mut self, now: Moment, due: Moment) {
+            let timeout = due.since(now);
+            let is_set = now < self.goes_off && self.goes_off <= due;
+            let Some(timer) = &self.timer else {
                 return;
             };
-            if timeout.is_zero() || timeout >= WAIT_MAX {
+            if is_set || timeout.is_zero() || timeout >= WAIT_MAX {
                 return;
             }
+            self.goes_off = due;
             let it_value = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             // The timer is never read: each expiry is a new event.
@@ -153,7 +169,6 @@ mod timer {
     }
 }
 
-/// On other systems waits end on whole milliseconds.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 struct PollTimer;
 
@@ -163,7 +178,7 @@ impl PollTimer {
         PollTimer
     }
 
-    fn set(&self, _: Option<Duration>) {}
+    fn set(&mut self, _: Moment, _: Moment) {}
 }
 
 #[cfg(test)]
@@ -176,12 +191,31 @@ mod tests {
         for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
             let mut poller = Poller::new().unwrap();
             let start = Clock.now_coarse();
-            poller.set_timeout(Some(timeout), Precision::Fine);
+            poller.set_timeout(start, Some(start.after(timeout)), Precision::Fine);
             poller.wait();
             // Only the timer may have an event.
             assert!(poller.events().count() <= 1);
             let waited = Clock.now_coarse().since(start);
             assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
+        }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn timer_that_goes_off_earlier_is_left_alone() {
+        let poll = Poll::new().unwrap();
+        let mut timer = PollTimer::new(poll.registry());
+        let now = Moment::from_nanos(1_000);
+        let after = |millis| now.after(Duration::from_millis(millis));
+        // When the wait begins and ends, and when the timer goes off then.
+        let table = [(now, 5, 5), (now, 9, 5), (now, 2, 2), (now, 10, 2), (after(2), 9, 9)];
+        for (now, due, goes_off) in table {
+            timer.set(now, after(due));
+            assert_eq!(timer.goes_off, after(goes_off), "{due}");
+            let left =
+                rustix::time::timerfd_gettime(timer.timer.as_ref().unwrap()).unwrap().it_value;
+            let most = after(goes_off).since(now);
+            assert!(left.tv_sec == 0 && left.tv_nsec as u128 <= most.as_nanos(), "{left:?}");
         }
     }
 }
