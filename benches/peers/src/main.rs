@@ -57,11 +57,15 @@ fn main() -> ExitCode {
 
 fn inquire(arguments: &Arguments) -> Result<(), Failure> {
     let start = clock::now();
+    let seconds = arguments.questions.iter().map(|question| question.seconds(arguments.quick));
+    eprintln!("measuring takes about {}", report::length(seconds.sum()));
     let mut inquiry = Inquiry::new(arguments.quick)?;
     let mut answers = Vec::new();
     for question in &arguments.questions {
+        let begun = clock::now();
         eprintln!("{}", question.name());
         let cells = inquiry.ask(*question, &arguments.states)?;
+        eprintln!("  {} took {} s", question.name(), (clock::now() - begun).as_secs());
         answers.push(Answer { question: *question, cells });
     }
     for answer in &answers {

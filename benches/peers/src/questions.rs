@@ -109,6 +109,29 @@ impl Question {
         Question::Rest,
     ];
 
+    /// How long it takes to ask, about, on two cores.
+    pub fn seconds(self, quick: bool) -> u64 {
+        let (quickly, thoroughly) = match self {
+            Question::Pairs => (40, 270),
+            Question::Fenced => (15, 75),
+            Question::Kinds => (10, 45),
+            Question::Counts => (40, 40),
+            Question::Drop => (15, 100),
+            Question::Distance => (10, 30),
+            Question::InFlight => (25, 80),
+            Question::Threads => (40, 110),
+            Question::Swap => (20, 60),
+            Question::Masters => (20, 90),
+            Question::HandOff => (5, 20),
+            Question::Contention => (60, 1_200),
+            Question::Growth => (50, 120),
+            Question::Resources => (5, 15),
+            Question::Steady => (15, 725),
+            Question::Rest => (15, 150),
+        };
+        if quick { quickly } else { thoroughly }
+    }
+
     /// As on the command line, and of its chart's file.
     pub fn name(self) -> &'static str {
         match self {

@@ -201,6 +201,14 @@ pub fn number(value: f64, digits: usize) -> String {
     parted
 }
 
+/// A length of time, as people say it.
+pub fn length(seconds: u64) -> String {
+    match seconds {
+        0..=90 => format!("{seconds} seconds"),
+        _ => format!("{} minutes", seconds.div_ceil(60)),
+    }
+}
+
 /// A table; its first columns are aligned to the left, the others to the right.
 fn align(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
@@ -245,6 +253,14 @@ mod tests {
         assert_eq!(number(0.5, 2), "0.50");
         assert_eq!(number(-0.04, 1), "0.0");
         assert_eq!(number(f64::NAN, 2), "–");
+    }
+
+    #[test]
+    fn lengths_are_rounded_up_to_minutes() {
+        assert_eq!(
+            [90, 91, 600, 601].map(length),
+            ["90 seconds", "2 minutes", "10 minutes", "11 minutes"]
+        );
     }
 
     #[test]
