@@ -14,6 +14,12 @@ use crate::stats;
 /// A client that takes so many times its turn is not given another one in the same repeat.
 const SLOW: u32 = 3;
 
+/// Masters compute a little even if nobody asks them anything. If pairs are this far apart or more,
+/// that is taken off.
+const RARE: Duration = Duration::from_millis(10);
+/// How long masters are watched for what they compute by themselves.
+const WATCHED: Duration = Duration::from_secs(1);
+
 /// Who is measured.
 #[derive(Debug, Clone)]
 pub struct Player {
@@ -141,6 +147,7 @@ fn play_once(
     repeat: usize,
     entries: &mut [Entry],
 ) -> io::Result<Noise> {
+    let mut masters = Masters { pools, idle: 0.0 };
     let mut pids: Vec<u32> = pools.iter().flat_map(|pool| pool.pids()).collect();
     pids.push(std::process::id());
     let before = Counters::read(&pids);
@@ -149,8 +156,11 @@ fn play_once(
     for pool in pools.iter().take(1) {
         pool.freeze(plan.frozen)?;
     }
+    if plan.players.iter().any(|player| player.job.pause >= RARE) {
+        masters.watch();
+    }
     for turn in 0..plan.turns {
-        take_turns(plan, repeat * plan.turns + turn, entries, &mut seats);
+        take_turns(plan, repeat * plan.turns + turn, entries, &mut seats, &masters);
     }
     let noise = before.until(Counters::read(&pids));
     drop(seats);
@@ -158,6 +168,27 @@ fn play_once(
         pool.thaw(plan.frozen)?;
     }
     Ok(noise)
+}
+
+/// All masters of a plan.
+struct Masters<'a> {
+    pools: &'a [&'a Pool],
+    /// What part of a core they compute while nobody asks them anything.
+    idle: f64,
+}
+
+impl Masters<'_> {
+    /// In nanoseconds, so far.
+    fn computed(&self) -> f64 {
+        self.pools.iter().map(|pool| pool.computed()).sum()
+    }
+
+    /// Finds out what they compute while nobody asks them anything.
+    fn watch(&mut self) {
+        let (start, before) = (clock::now(), self.computed());
+        clock::pause(WATCHED);
+        self.idle = (self.computed() - before) / (clock::now() - start).as_nanos() as f64;
+    }
 }
 
 /// A worker, and whose it is. It stays until the end, because its computing time is asked for.
@@ -186,7 +217,13 @@ fn start(plan: &Plan, repeat: usize, entries: &mut [Entry]) -> io::Result<Vec<Se
     Ok(seats)
 }
 
-fn take_turns(plan: &Plan, turn: usize, entries: &mut [Entry], seats: &mut [Seat]) {
+fn take_turns(
+    plan: &Plan,
+    turn: usize,
+    entries: &mut [Entry],
+    seats: &mut [Seat],
+    masters: &Masters<'_>,
+) {
     let count = seats.len();
     // Nobody always comes after the same one.
     for place in (0..count).map(|place| (place + turn) % count) {
@@ -196,11 +233,14 @@ fn take_turns(plan: &Plan, turn: usize, entries: &mut [Entry], seats: &mut [Seat
         }
         let entry = &mut entries[*player];
         let slice = plan.players[*player].job.slice;
-        let begun = clock::now();
+        let (begun, computed) = (clock::now(), masters.computed());
         match worker.measure(slice + plan.bound) {
             Ok(sample) => {
-                entry.samples[turn] = Some(sample);
-                *sits_out = clock::now() - begun > slice * SLOW;
+                let took = clock::now() - begun;
+                let by_themselves = masters.idle * took.as_nanos() as f64;
+                let server_cpu = (masters.computed() - computed - by_themselves) / sample.done;
+                entry.samples[turn] = Some(Sample { server_cpu, ..sample });
+                *sits_out = took > slice * SLOW;
             }
             Err(error) => {
                 if error.kind() == ErrorKind::TimedOut {

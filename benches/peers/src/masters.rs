@@ -8,7 +8,7 @@ use muxlock::testing::{self, Masters};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-use crate::clock;
+use crate::{clock, noise};
 
 /// What a server's age lacks of the truth: it tells whole seconds, and the clocks may differ.
 const AGE_SLACK: Duration = Duration::from_millis(2_200);
@@ -54,6 +54,11 @@ impl Pool {
             cpu += seconds("used_cpu_user:") + seconds("used_cpu_sys:");
         }
         Ok((sets as f64, cpu * 1e9))
+    }
+
+    /// What they have computed so far, in nanoseconds; not a number where the kernel does not say.
+    pub fn computed(&self) -> f64 {
+        self.pids().into_iter().map(noise::computed).sum()
     }
 
     /// Waits until a client whose locks live for `ttl` at most does not mistrust them any more.

@@ -48,6 +48,12 @@ impl Counters {
     }
 }
 
+/// What the main thread of a process has computed so far, in nanoseconds.
+pub fn computed(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|it| it.parse().ok()).unwrap_or(f64::NAN)
+}
+
 /// From the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
 fn machine_times(stat: &str) -> Counters {
     let line = stat.lines().next().unwrap_or_default();
@@ -80,6 +86,11 @@ mod tests {
         assert_eq!((times.busy, times.all, times.stolen), (16, 100, 8));
         let stat = "42 (a) b) S 1 2 3 4 5 6 7 8 9 10 300 44 0 0";
         assert_eq!(process_time(stat), 344);
+    }
+
+    #[test]
+    fn process_has_computed_something() {
+        assert!(computed(std::process::id()) > 0.0 && computed(0).is_nan());
     }
 
     #[test]

@@ -52,6 +52,7 @@ const SHARES: Column = Column {
 const SETS: Column = Column { title: "SETs", figure: |sample| sample.sets, digits: 2, ..FAILED };
 const SERVER_CPU: Column =
     Column { title: "server CPU µs", figure: |sample| sample.server_cpu, ..HANDED_P99 };
+const SERVER_RATIO: Column = Column { ratio: true, ..SERVER_CPU };
 const INSTRUCTIONS: Column =
     Column { title: "instructions", figure: |sample| sample.instructions, ..RATE };
 const ALLOCATIONS: Column =
@@ -89,9 +90,10 @@ impl Question {
     /// What its table shows.
     pub fn columns(self) -> Vec<Column> {
         match self {
-            Question::Pairs | Question::Fenced | Question::Kinds | Question::Drop => {
-                vec![P50, P99, CPU, FAILED]
+            Question::Pairs | Question::Fenced | Question::Kinds => {
+                vec![P50, P99, CPU, SERVER_RATIO, FAILED]
             }
+            Question::Drop => vec![P50, P99, CPU, FAILED],
             Question::Counts => vec![INSTRUCTIONS, ALLOCATIONS, CALLS],
             Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
             Question::InFlight => vec![RATE, CPU, FAILED],
@@ -154,7 +156,8 @@ impl Question {
                  frozen (SIGSTOP) after everybody had connected. A client that did not come back \
                  in time `hangs` and was killed; one of which most pairs fail, `fails`. `redis` is \
                  the plain client on one master without any quorum, for scale. CPU is what the \
-                 client's process computes for a pair, in user space and in the kernel."
+                 client's process computes for a pair, in user space and in the kernel; server CPU \
+                 is the same of all masters together."
             }
             Question::Fenced => {
                 "The floor sends the same script as muxlock and proposes the time of the machine's \
