@@ -15,6 +15,8 @@ use crate::job::{Client, Job, Sample};
 
 /// How long one process may take: beneath a tool, everything takes many times as long.
 const RUN_MAX: Duration = Duration::from_secs(90);
+/// How long a client waits for one master.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A tool that counts.
 #[derive(Clone, Copy)]
@@ -35,29 +37,37 @@ pub fn missing_tools() -> Vec<&'static str> {
 
 /// Counts for a job of counting; what cannot be counted is not a number.
 pub fn count(job: &Job) -> io::Result<Sample> {
-    let (short, long) = lengths(job.client);
-    let run = |size, place| Job { size, number: job.number + place, ..job.clone() };
-    let sample = run_beneath(&[], &run(long, 0), RUN_MAX)?;
+    let sample = run_beneath(&[], &run(job, lengths(job).1, 0), RUN_MAX)?;
     let missing = missing_tools();
-    let difference = |tool: Tool, place: u32| {
-        let few = tool.total(&run(short, place))? as f64;
-        let many = tool.total(&run(long, place + 1))? as f64;
-        io::Result::Ok((many - few) / (long - short) as f64)
-    };
     let counted = |tool: Tool, place: u32| {
         if missing.contains(&tool.name()) {
             return f64::NAN;
         }
         let complain = |error: &io::Error| eprintln!("    {}: {error}", tool.name());
-        difference(tool, place).inspect_err(complain).unwrap_or(f64::NAN)
+        tool.per_pair(job, place).inspect_err(complain).unwrap_or(f64::NAN)
     };
     let instructions = counted(Tool::Callgrind, 1);
     Ok(Sample { instructions, calls: counted(Tool::Strace, 3), ..sample })
 }
 
+/// Instructions alone.
+pub fn instructions(job: &Job) -> io::Result<f64> {
+    if missing_tools().contains(&Tool::Callgrind.name()) {
+        return Err(io::Error::other("valgrind is missing: instructions are left out"));
+    }
+    Tool::Callgrind.per_pair(job, 1)
+}
+
+/// So many pairs, with a key of their own. Beneath a tool, a pair may take long.
+fn run(job: &Job, size: usize, place: u32) -> Job {
+    Job { size, number: job.number + place, patience: PATIENCE, ..job.clone() }
+}
+
 /// Pairs of the short and of the long process: the slow ones do fewer.
-fn lengths(client: Client) -> (usize, usize) {
-    match client {
+fn lengths(job: &Job) -> (usize, usize) {
+    match job.client {
+        _ if job.pause >= Duration::from_millis(100) => (20, 80),
+        _ if !job.pause.is_zero() => (100, 400),
         Client::Floor | Client::Muxlock | Client::Redis => (1_000, 3_000),
         Client::Rslock => (200, 600),
         Client::Redlock => (100, 300),
@@ -74,6 +84,14 @@ impl Tool {
         }
     }
 
+    /// What one pair more adds to it.
+    fn per_pair(self, job: &Job, place: u32) -> io::Result<f64> {
+        let (short, long) = lengths(job);
+        let few = self.total(&run(job, short, place))? as f64;
+        let many = self.total(&run(job, long, place + 1))? as f64;
+        Ok((many - few) / (long - short) as f64)
+    }
+
     /// What a whole process does.
     fn total(self, job: &Job) -> io::Result<u64> {
         let report = Report::new(job);
@@ -86,7 +104,7 @@ impl Tool {
         run_beneath(&tool, job, RUN_MAX)?;
         let text = fs::read_to_string(&report.0)?;
         let total = match self {
-            Tool::Callgrind => instructions(&text),
+            Tool::Callgrind => instructions_of(&text),
             Tool::Strace => calls(&text),
         };
         total.ok_or_else(|| io::Error::other(format!("{} reports no total", self.name())))
@@ -111,7 +129,7 @@ impl Drop for Report {
 }
 
 /// All instructions, from a file of callgrind.
-fn instructions(text: &str) -> Option<u64> {
+fn instructions_of(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("summary: "))?.trim().parse().ok()
 }
 
@@ -128,8 +146,8 @@ mod tests {
 
     #[test]
     fn totals_are_found() {
-        assert_eq!(instructions("events: Ir\nsummary: 123456\n\nfn=(1)\n"), Some(123_456));
-        assert_eq!(instructions("events: Ir\n"), None);
+        assert_eq!(instructions_of("events: Ir\nsummary: 123456\n\nfn=(1)\n"), Some(123_456));
+        assert_eq!(instructions_of("events: Ir\n"), None);
         let table = "% time  seconds  usecs/call  calls  errors syscall\n\
             ------ ------ ------ ------ ------ ------\n \
             60.00 0.001 1 900 sendto\n\

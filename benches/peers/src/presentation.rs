@@ -93,6 +93,7 @@ impl Question {
             Question::Pairs | Question::Fenced | Question::Kinds => {
                 vec![P50, P99, CPU, SERVER_RATIO, FAILED]
             }
+            Question::Pauses => vec![P50, CPU, SERVER_RATIO, INSTRUCTIONS, FAILED],
             Question::Drop => vec![P50, P99, CPU, FAILED],
             Question::Counts => vec![INSTRUCTIONS, ALLOCATIONS, CALLS],
             Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
@@ -130,6 +131,7 @@ impl Question {
     pub fn title(self) -> &'static str {
         match self {
             Question::Pairs => "Acquire and release, one after the other",
+            Question::Pauses => "Acquire and release, with pauses in between",
             Question::Fenced => "With fencing tokens",
             Question::Kinds => "Other kinds of lock",
             Question::Counts => "What a pair costs that can be counted",
@@ -158,6 +160,13 @@ impl Question {
                  the plain client on one master without any quorum, for scale. CPU is what the \
                  client's process computes for a pair, in user space and in the kernel; server CPU \
                  is the same of all masters together."
+            }
+            Question::Pauses => {
+                "After each pair, the client does nothing for so long, as most services do. Caches \
+                 are colder than in a tight loop. muxlock checks the clocks and roles of the \
+                 masters at most every 10 ms, so it may check them for each of these pairs. The \
+                 CPU that idle masters use is subtracted. Instructions in user space are \
+                 callgrind's, with the same pauses."
             }
             Question::Fenced => {
                 "The floor sends the same script as muxlock and proposes the time of the machine's \
@@ -259,6 +268,7 @@ impl Question {
             Question::Pairs | Question::Fenced | Question::Kinds | Question::Drop => {
                 rows(title, P50, Some(P99), cells)
             }
+            Question::Pauses => rows(title, P50, None, cells),
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
             Question::Swap => rows(title, RATE, None, cells),
             Question::Steady => rows(title, P50, Some(P99), cells),

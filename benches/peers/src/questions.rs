@@ -24,6 +24,8 @@ const LONG_PATIENCE: Duration = Duration::from_secs(10);
 /// What passes between a client and five masters and back.
 const ROUND_TRIPS_MS: [u64; MASTERS] = [1, 2, 3, 40, 400];
 const RIVALS: usize = 16;
+/// Between two pairs of a client that does something else meanwhile.
+pub const PAUSES: [(&str, u64); 2] = [("15 ms apart", 15), ("100 ms apart", 100)];
 /// Between two pairs, so that the masters are through with a release that nobody waited for.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The case of masters at different distances.
@@ -71,6 +73,7 @@ const NUMBERS: u32 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
     Pairs,
+    Pauses,
     Fenced,
     Kinds,
     Counts,
@@ -90,8 +93,9 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 16] = [
+    pub const ALL: [Question; 17] = [
         Question::Pairs,
+        Question::Pauses,
         Question::Fenced,
         Question::Kinds,
         Question::Counts,
@@ -113,6 +117,7 @@ impl Question {
     pub fn seconds(self, quick: bool) -> u64 {
         let (quickly, thoroughly) = match self {
             Question::Pairs => (40, 270),
+            Question::Pauses => (60, 190),
             Question::Fenced => (15, 75),
             Question::Kinds => (10, 45),
             Question::Counts => (40, 40),
@@ -136,6 +141,7 @@ impl Question {
     pub fn name(self) -> &'static str {
         match self {
             Question::Pairs => "pairs",
+            Question::Pauses => "pauses",
             Question::Fenced => "fenced",
             Question::Kinds => "kinds",
             Question::Counts => "counts",
@@ -195,6 +201,7 @@ impl Inquiry {
     pub fn ask(&mut self, question: Question, states: &[&str]) -> io::Result<Vec<Cell>> {
         match question {
             Question::Pairs => self.pairs(states),
+            Question::Pauses => self.pauses(),
             Question::Fenced => self.fenced(),
             Question::Kinds => self.kinds(),
             Question::Counts => self.counts(),
@@ -272,6 +279,30 @@ impl Inquiry {
         Ok(cells)
     }
 
+    /// Pairs of a client that does nothing in between, and what they are in instructions.
+    fn pauses(&mut self) -> io::Result<Vec<Cell>> {
+        let mut cells = Vec::new();
+        for (name, millis) in PAUSES {
+            let pause = Duration::from_millis(millis);
+            let clients = [Client::Floor, Client::Muxlock];
+            let mut players = self.players(&clients, Work::Pair);
+            for Player { job, .. } in &mut players {
+                job.pause = pause;
+                job.slice = (pause * 20).max(Duration::from_millis(self.either(750, 1_500)));
+            }
+            let (repeats, turns) = self.either((2, 2), (3, 5));
+            let mut cell = play(&self.plan(name, players, repeats, turns), &[&self.pool])?;
+            for entry in &mut cell.entries {
+                let job = Job { pause, ..self.job(entry.client, Work::Count) };
+                let instructions = count_of(entry, || counts::instructions(&job));
+                let samples = entry.samples.iter_mut().flatten();
+                samples.for_each(|sample| sample.instructions = instructions);
+            }
+            cells.push(cell);
+        }
+        Ok(cells)
+    }
+
     /// Beside pairs without fencing tokens.
     fn fenced(&mut self) -> io::Result<Vec<Cell>> {
         let (repeats, turns) = self.repeats();
@@ -315,9 +346,7 @@ impl Inquiry {
         let all = Client::ALL.map(|client| (client.name(), client, Work::Count));
         for (label, client, work) in all.into_iter().chain([unguarded]) {
             eprintln!("  {label}");
-            let mut job = self.job(client, work);
-            // Beneath a tool, a pair may take long.
-            job.patience = LONG_PATIENCE;
+            let job = self.job(client, work);
             let counted = counts::count(&job);
             let complain = |error: &io::Error| eprintln!("  {label}: {error}");
             let sample = counted.inspect_err(complain).ok();
@@ -552,6 +581,11 @@ impl Inquiry {
         cells.push(play(&plan, &[&self.pool])?);
         Ok(cells)
     }
+}
+
+/// What cannot be counted is not a number.
+fn count_of(entry: &Entry, count: impl FnOnce() -> io::Result<f64>) -> f64 {
+    count().inspect_err(|error| eprintln!("  {}: {error}", entry.label)).unwrap_or(f64::NAN)
 }
 
 fn named(label: &str, job: Job) -> Player {

@@ -255,7 +255,14 @@ fn count<C: Locks>(job: &Job, client: &mut C) -> Result<(), Failure> {
     let pair = |client: &mut C| client.lock().is_some_and(|held| client.unlock(held));
     let before = (0..UNCOUNTED_PAIRS).filter(|_| pair(client)).count();
     let mut done = 0;
-    let allocations = memory::allocations(|| done = (0..job.size).filter(|_| pair(client)).count());
+    let paused = |client: &mut C| {
+        if !job.pause.is_zero() {
+            clock::pause(job.pause);
+        }
+        pair(client)
+    };
+    let allocations =
+        memory::allocations(|| done = (0..job.size).filter(|_| paused(client)).count());
     if before < UNCOUNTED_PAIRS || done < job.size {
         return Err(format!("{done} of {} pairs succeeded", job.size).into());
     }
