@@ -2,10 +2,10 @@
 //! hand for that alone.
 //!
 //! Non-blocking sockets in one edge-triggered epoll; commands whose bytes are ready but for the
-//! token; 20 fresh bytes from the kernel for each attempt; one `send` for each master and one
-//! `recv` for each readable socket. It returns at the majority and reads late replies later. Beyond
-//! the check that each reply is the expected one there is no safety: no clock, no validity, no
-//! identity of the masters, no reconnecting, nothing that is owed.
+//! token; 20 fresh bytes from the kernel for each attempt, as a lone thread of muxlock draws them;
+//! one `send` for each master and one `recv` for each readable socket. It returns at the majority
+//! and reads late replies later. Beyond the check that each reply is the expected one there is no
+//! safety: no clock, no validity, no identity of the masters, no reconnecting, no pending release.
 
 pub mod many;
 pub mod threads;

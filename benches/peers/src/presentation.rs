@@ -201,7 +201,9 @@ impl Question {
             Question::InFlight => {
                 "Each with a resource of its own. The floor sends what is ready in one write for \
                  each master and turn; muxlock is a guest in an event loop (`Multiplexer`); rslock \
-                 has a task for each, on the faster of its runtimes."
+                 has a task for each, on the faster of its runtimes. The floor draws the random \
+                 bytes of the tokens that leave together by one call for up to twelve, as muxlock \
+                 does."
             }
             Question::Threads => {
                 "Each with a resource of its own, on one `Redlock` handle, or one `RedLock` of \

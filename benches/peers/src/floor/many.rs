@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
 
-use super::wire::{self, DIGITS, Replies, Reply, TOKEN, Template};
+use super::wire::{self, DIGITS, Replies, Reply, TOKEN, Template, Tokens};
 use super::{Asked, EVENTS, PATIENCE, connect_all, no_events, send_rest};
 use crate::flight::{Flight, Turned};
 use crate::job::slot_key;
@@ -32,6 +32,7 @@ pub struct Many {
     slots: Vec<Slot>,
     set: Template,
     release: Template,
+    tokens: Tokens,
     batch: Vec<u8>,
     /// Whose command has which place in the order; a ring.
     order: Box<[u32]>,
@@ -84,6 +85,7 @@ impl Many {
             slots: (0..count).map(slot).collect(),
             set: Template::set(&slot_key(0), ttl_ms),
             release: Template::release(&slot_key(0)),
+            tokens: Tokens::default(),
             batch: Vec::new(),
             order: vec![0; (4 * count).max(LAG).next_power_of_two()].into(),
             asked: 0,
@@ -102,7 +104,7 @@ impl Many {
     /// Begins a slot's next command, with a fresh token if it is to set.
     pub fn ask(&mut self, index: usize, asked: Asked) -> io::Result<()> {
         if asked == Asked::Set {
-            self.slots[index].token = wire::token()?;
+            self.slots[index].token = self.tokens.next()?;
         }
         let slot = &mut self.slots[index];
         let template = match asked {
@@ -132,6 +134,7 @@ impl Many {
             }
         }
         self.batch.clear();
+        self.tokens.forget();
     }
 
     /// Waits for replies and reads them; whether there was anything.

@@ -11,6 +11,8 @@ use crate::scripts::sent;
 
 /// As many characters as a token has.
 pub const TOKEN: usize = 40;
+/// The most tokens that are drawn together: 240 bytes, as muxlock does.
+const DRAWN_MAX: usize = 12;
 /// As many digits as the number of a key has.
 pub const DIGITS: usize = 8;
 /// As many digits as a proposed fencing token has, in microseconds since 1970.
@@ -103,12 +105,46 @@ pub fn token() -> io::Result<[u8; TOKEN]> {
     let mut random = [0_u8; TOKEN / 2];
     // So few bytes come at once, or not at all.
     getrandom(&mut random, GetRandomFlags::empty())?;
+    Ok(hexadecimal(&random))
+}
+
+fn hexadecimal(random: &[u8; TOKEN / 2]) -> [u8; TOKEN] {
     let mut digits = [0; TOKEN];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(random) {
         pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
         pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
     }
-    Ok(digits)
+    digits
+}
+
+/// Tokens of commands that leave together, which are drawn together, as muxlock draws them: at most
+/// so many, as many as were needed last time, and what is left is thrown away.
+#[derive(Default)]
+pub struct Tokens {
+    drawn: [[u8; TOKEN / 2]; DRAWN_MAX],
+    left: usize,
+    had: usize,
+    had_before: usize,
+}
+
+impl Tokens {
+    /// A fresh token.
+    pub fn next(&mut self) -> io::Result<[u8; TOKEN]> {
+        if self.left == 0 {
+            self.left = self.had.max(self.had_before).clamp(1, DRAWN_MAX);
+            // So few bytes come at once, or not at all.
+            getrandom(self.drawn[..self.left].as_flattened_mut(), GetRandomFlags::empty())?;
+        }
+        self.left -= 1;
+        self.had += 1;
+        Ok(hexadecimal(&self.drawn[self.left]))
+    }
+
+    /// What is drawn is not used any more.
+    pub fn forget(&mut self) {
+        self.left = 0;
+        self.had_before = std::mem::take(&mut self.had);
+    }
 }
 
 /// What a master says, as far as the floor can tell.
@@ -231,6 +267,19 @@ mod tests {
         let (first, second) = (token().unwrap(), token().unwrap());
         assert!(first.iter().all(|digit| b"0123456789abcdef".contains(digit)));
         assert_ne!(first, second);
+    }
+
+    #[test]
+    fn tokens_of_one_batch_are_drawn_together() {
+        let mut tokens = Tokens::default();
+        let mut seen = std::collections::HashSet::new();
+        // (how many leave together, how many that were drawn are left over)
+        for (together, left) in [(1, 0), (2, 0), (5, 3), (100, 4), (1, 11), (1, 0)] {
+            (0..together).for_each(|_| assert!(seen.insert(tokens.next().unwrap())));
+            assert_eq!(tokens.left, left, "{together}");
+            tokens.forget();
+            assert_eq!(tokens.left, 0);
+        }
     }
 
     #[test]
