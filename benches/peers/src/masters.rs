@@ -56,6 +56,20 @@ impl Pool {
         Ok((sets as f64, cpu * 1e9))
     }
 
+    /// Takes a lock in nobody's name, on all of them.
+    pub fn hold(&self, key: &str) -> io::Result<()> {
+        self.each(&[b"SET", key.as_bytes(), b"somebody else"])
+    }
+
+    /// Frees it.
+    pub fn free(&self, key: &str) -> io::Result<()> {
+        self.each(&[b"DEL", key.as_bytes()])
+    }
+
+    fn each(&self, command: &[&[u8]]) -> io::Result<()> {
+        self.masters.iter().try_for_each(|master| master.query(command).map(drop))
+    }
+
     /// What they have computed so far, in nanoseconds; not a number where the kernel does not say.
     pub fn computed(&self) -> f64 {
         self.pids().into_iter().map(noise::computed).sum()

@@ -203,7 +203,9 @@ impl Question {
                  each master and turn; muxlock is a guest in an event loop (`Multiplexer`); rslock \
                  has a task for each, on the faster of its runtimes. The floor draws the random \
                  bytes of the tokens that leave together by one call for up to twelve, as muxlock \
-                 does."
+                 does. In the last two cases, somebody else holds one of the resources: each \
+                 attempt to take it fails, counts as a pair, and is followed by a release and the \
+                 next attempt, without waiting for that release."
             }
             Question::Threads => {
                 "Each with a resource of its own, on one `Redlock` handle, or one `RedLock` of \

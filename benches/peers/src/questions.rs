@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::contention;
 use crate::counts;
 use crate::driver::{Cell, Entry, Plan, Player, Verdict, play};
-use crate::job::{Client, Job, Work};
+use crate::job::{Client, Job, Work, slot_key};
 use crate::masters::{Pool, Refused};
 use crate::noise::Noise;
 use crate::proxy::Proxy;
@@ -46,6 +46,8 @@ pub const SHARE: &str = "share";
 pub const PERMIT: &str = "permit, 1 of 5";
 pub const SET: &str = "set of 8";
 const SET_RESOURCES: usize = 8;
+/// Many pairs at once, of which one is refused.
+pub const ONE_REFUSED: [(&str, usize); 2] = [("64, one refused", 64), ("512, one refused", 512)];
 /// One thread for all pairs, or one for each.
 pub const FLOOR_IN_FLIGHT: &str = "floor, one thread";
 pub const FLOOR_THREADS: &str = "floor, threads";
@@ -406,7 +408,16 @@ impl Inquiry {
             self.either(&[1, 8, 64, 512], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
         let contestants = [Client::Floor, Client::Muxlock, Client::Rslock]
             .map(|client| (client.name(), client, Work::InFlight));
-        self.sizes(sizes, &contestants)
+        let mut cells = self.sizes(sizes, &contestants)?;
+        // Of the resources, which have the same names in each turn, somebody else holds the first.
+        self.pool.hold(&slot_key(0))?;
+        for (name, size) in ONE_REFUSED {
+            let mut refused = self.sizes(&[size], &contestants[..2])?;
+            refused.iter_mut().for_each(|cell| cell.name = name.to_owned());
+            cells.extend(refused);
+        }
+        self.pool.free(&slot_key(0))?;
+        Ok(cells)
     }
 
     /// Beside threads, as many pairs at once on one thread.

@@ -21,6 +21,8 @@ use crate::job::slot_key;
 const LAG: usize = 64 * 1024;
 /// How many bytes a full socket may leave over; then its master is left out for good.
 const REST_BYTES: usize = 64 * 1024 * 1024;
+/// No command has this place.
+const DECIDED: u64 = u64::MAX;
 /// No master has this number.
 const BELL: u64 = u64::MAX;
 
@@ -60,7 +62,6 @@ struct Slot {
     place: u64,
     yes: u16,
     no: u16,
-    has_failed: bool,
 }
 
 impl Many {
@@ -76,7 +77,6 @@ impl Many {
             place: 0,
             yes: 0,
             no: 0,
-            has_failed: false,
         };
         Ok(Many {
             epoll,
@@ -201,7 +201,7 @@ impl Many {
         let is_won = slot.yes == self.majority;
         if is_won || slot.no > minority {
             // What comes late must not decide once more.
-            slot.place = u64::MAX;
+            slot.place = DECIDED;
             self.decided.push((index, is_won));
         }
     }
@@ -213,16 +213,16 @@ impl Many {
         with_the_next: bool,
         turned: &mut Turned,
     ) -> io::Result<()> {
-        let slot = &mut self.slots[index];
-        match slot.asked {
-            Asked::Set => {
-                slot.has_failed = !is_won;
-                return self.ask(index, Asked::Release);
+        if self.slots[index].asked == Asked::Set {
+            self.ask(index, Asked::Release)?;
+            if is_won {
+                return Ok(());
             }
-            Asked::Release => slot.has_failed |= !is_won,
+            // A minority may have granted it. Nobody waits for that release, as muxlock does not.
+            self.slots[index].place = DECIDED;
         }
         turned.done += 1;
-        turned.failed += u64::from(slot.has_failed);
+        turned.failed += u64::from(!is_won);
         if with_the_next {
             return self.ask(index, Asked::Set);
         }
