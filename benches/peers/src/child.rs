@@ -6,6 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::clock;
 use crate::job::{Job, Sample};
 use crate::worker::{GO, READY};
@@ -57,6 +59,12 @@ impl Worker {
             Ok(line) => Err(io::Error::other(line)),
             Err(error) => Err(gone(error)),
         }
+    }
+
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.ok_or(ErrorKind::NotFound)?, signal)?)
     }
 
     /// Sends it a line.

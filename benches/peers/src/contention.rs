@@ -16,7 +16,8 @@ use crate::masters::Pool;
 use crate::noise::{Counters, Noise};
 use crate::stats;
 use contender::{QUEUE, RETRY, RSLOCK, SPIN, TOLD, Task};
-use figures::{Record, Share, Spent};
+use figures::{Record, Share, Spent, Stop};
+use rustix::process::Signal;
 
 /// Between the last word to a contender and the common beginning.
 const HEAD_START: Duration = Duration::from_millis(50);
@@ -39,6 +40,14 @@ fn installed() -> PathBuf {
 pub const IN_QUEUE: &str = "muxlock, queue";
 pub const RETRYING: &str = "muxlock, retry";
 pub const TOLD_FLOOR: &str = "floor, told";
+pub const RING_FLOOR: &str = "floor, ring";
+
+/// Of processes that are stopped in turn: how long the lock is held, and their number.
+pub const STOPPED: [(&str, u64); 2] = [("16, 0 ms", 0), ("16, 1 ms", 1_000)];
+const STOPPED_OF: usize = 16;
+/// For as long as one is stopped while the others take many turns; and between two stops.
+const STOP: Duration = Duration::from_millis(100);
+const NO_STOP: Duration = Duration::from_millis(50);
 
 /// Some processes that wait in one way.
 struct Crowd {
@@ -55,6 +64,14 @@ struct Case {
     name: String,
     hold_us: (u64, u64),
     crowds: Vec<Crowd>,
+    /// Whether its processes are stopped in turn.
+    stops: Stops,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stops {
+    None,
+    EachInTurn,
 }
 
 fn crowd(label: &'static str, client: Client, way: &'static str, processes: usize) -> Crowd {
@@ -69,11 +86,20 @@ fn ours(processes: usize) -> Vec<Crowd> {
     ]
 }
 
+fn case(name: String, hold_us: (u64, u64), crowds: Vec<Crowd>) -> Case {
+    Case { name, hold_us, crowds, stops: Stops::None }
+}
+
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for processes in [2, 16, 64, 256] {
-        for hold_ms in [0, 1, 10] {
+        // What is held for long is bound by that, in whatever way it is waited for.
+        let holds: &[u64] = if processes == 16 { &[0, 1, 10] } else { &[0, 1] };
+        for hold_ms in holds.iter().copied() {
             let mut crowds = ours(processes);
+            if hold_ms <= 1 {
+                crowds.insert(0, crowd(RING_FLOOR, Client::Floor, TOLD, processes));
+            }
             if hold_ms == 1 && processes <= 64 {
                 crowds.push(crowd("rslock", Client::Rslock, RSLOCK, processes));
             }
@@ -88,18 +114,18 @@ fn cases() -> Vec<Case> {
                 crowds.push(Crowd { threads: 16, ..threads });
             }
             let hold_us = (hold_ms * 1_000, hold_ms * 1_000);
-            cases.push(Case { name: format!("{processes}, {hold_ms} ms"), hold_us, crowds });
+            cases.push(case(format!("{processes}, {hold_ms} ms"), hold_us, crowds));
         }
     }
     let crowds = ours(4).into_iter().map(|crowd| Crowd { threads: 8, ..crowd }).collect();
-    cases.push(Case { name: "4 × 8, 1 ms".to_owned(), hold_us: (1_000, 1_000), crowds });
+    cases.push(case("4 × 8, 1 ms".to_owned(), (1_000, 1_000), crowds));
     for (name, hold_us) in [("20 ms", (20_000, 20_000)), ("5 to 25 ms", (5_000, 25_000))] {
         let mut crowds = vec![crowd(TOLD_FLOOR, Client::Floor, TOLD, 2)];
         crowds.extend(ours(2));
         crowds.iter_mut().for_each(|crowd| crowd.pause_us = 5_000);
         let alone = crowd("muxlock, alone", Client::Muxlock, QUEUE, 1);
         crowds.push(Crowd { pause_us: 20_000, ..alone });
-        cases.push(Case { name: format!("pause, {name}"), hold_us, crowds });
+        cases.push(case(format!("pause, {name}"), hold_us, crowds));
     }
     cases
 }
@@ -109,9 +135,33 @@ pub fn ask(pool: &Pool, ttl: Duration, repeats: usize, turn: Duration) -> io::Re
     if !installed().join("node_modules").exists() {
         eprintln!("  node-redlock is missing, and left out: scripts/interop installs it");
     }
-    let mut key = 90_000_000;
+    play(cases(), 90_000_000, pool, ttl, repeats, turn)
+}
+
+/// Lets crowds take turns of which the processes are stopped in turn.
+pub fn ask_stopped(
+    pool: &Pool,
+    ttl: Duration,
+    repeats: usize,
+    turn: Duration,
+) -> io::Result<Vec<Cell>> {
+    let cases = STOPPED.map(|(name, hold_us)| Case {
+        stops: Stops::EachInTurn,
+        ..case(name.to_owned(), (hold_us, hold_us), ours(STOPPED_OF))
+    });
+    play(cases.into(), 95_000_000, pool, ttl, repeats, turn)
+}
+
+fn play(
+    cases: Vec<Case>,
+    mut key: u32,
+    pool: &Pool,
+    ttl: Duration,
+    repeats: usize,
+    turn: Duration,
+) -> io::Result<Vec<Cell>> {
     let mut cells = Vec::new();
-    for case in cases() {
+    for case in cases {
         eprint!("  {:24}", case.name);
         let entry = |crowd: &Crowd| Entry {
             label: crowd.label.to_owned(),
@@ -161,7 +211,10 @@ fn measure(
 ) -> io::Result<(Sample, Noise)> {
     let mut workers = Vec::new();
     for place in 0..crowd.processes {
-        let way = if crowd.way == TOLD { format!("{TOLD}{place}") } else { crowd.way.to_owned() };
+        let way = match crowd.way {
+            TOLD => format!("{TOLD}{place}/{}", crowd.processes),
+            way => way.to_owned(),
+        };
         let task = Task {
             way,
             threads: crowd.threads,
@@ -191,6 +244,10 @@ fn measure(
     let start = clock::monotonic() + HEAD_START.as_nanos() as u64;
     let end = start + turn.as_nanos() as u64;
     workers.iter_mut().try_for_each(|worker| worker.tell(&format!("{start} {end}")))?;
+    let stops = match case.stops {
+        Stops::None => Vec::new(),
+        Stops::EachInTurn => stop_in_turn(&workers, start, end)?,
+    };
     let mut spent = Spent::default();
     let mut shares = Vec::new();
     for worker in &mut workers {
@@ -200,7 +257,32 @@ fn measure(
     let (sets_after, cpu_after) = pool.spent()?;
     (spent.sets, spent.server_cpu) = (sets_after - sets, cpu_after - cpu);
     workers.iter_mut().for_each(Worker::dismiss);
-    Ok((figures::sample(&by_contender(shares), spent, start, end), noise))
+    let shares = by_contender(shares);
+    let sample = figures::sample(&shares, spent, start, end);
+    let sample = match case.stops {
+        Stops::None => sample,
+        Stops::EachInTurn => figures::stopped(&shares, &stops, sample),
+    };
+    Ok((sample, noise))
+}
+
+/// Stops one after the other and lets it go on; when each was stopped.
+fn stop_in_turn(workers: &[Worker], start: u64, end: u64) -> io::Result<Vec<Stop>> {
+    let last = end - (STOP + NO_STOP).as_nanos() as u64;
+    let mut stops = Vec::new();
+    clock::pause(Duration::from_nanos(start.saturating_sub(clock::monotonic())) + NO_STOP);
+    for worker in workers.iter().cycle() {
+        if clock::monotonic() > last {
+            break;
+        }
+        worker.signal(Signal::STOP)?;
+        let from = clock::monotonic();
+        clock::pause(STOP);
+        stops.push(Stop { from, until: clock::monotonic() });
+        worker.signal(Signal::CONT)?;
+        clock::pause(NO_STOP);
+    }
+    Ok(stops)
 }
 
 /// What each thread of a contender wrote down.

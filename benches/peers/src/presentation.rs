@@ -40,6 +40,7 @@ const GAP_P99: Column =
     Column { title: "gap p99 µs", figure: |sample| sample.gap_p99, ..HANDED_P99 };
 const LONGEST_GAP: Column =
     Column { title: "longest ms", figure: |sample| sample.longest_gap, unit: 1e6, ..HANDED_P99 };
+const FREE_P50: Column = Column { title: "free for ms", unit: 1e6, digits: 2, ratio: false, ..P50 };
 const LONGEST_WAIT: Column =
     Column { title: "longest wait ms", figure: |sample| sample.longest_wait, ..LONGEST_GAP };
 const SHARES: Column = Column {
@@ -48,6 +49,12 @@ const SHARES: Column = Column {
     figure: |sample| sample.most / sample.least,
     digits: 2,
     ..FAILED
+};
+/// Of clients and masters together.
+const GRANTS_PER_CPU: Column = Column {
+    title: "locks/CPU s",
+    figure: |sample| 1e9 / (sample.cpu + sample.server_cpu),
+    ..RATE
 };
 const SETS: Column = Column { title: "SETs", figure: |sample| sample.sets, digits: 2, ..FAILED };
 const SERVER_CPU: Column =
@@ -115,7 +122,15 @@ impl Question {
                 LONGEST_WAIT,
                 SETS,
                 CPU,
-                SERVER_CPU,
+                SERVER_RATIO,
+                GRANTS_PER_CPU,
+                Column { title: "two holders", ..FAILED },
+            ],
+            Question::Stopped => vec![
+                Column { ratio: false, ..GRANTS },
+                FREE_P50,
+                Column { title: "stops", ..MOST },
+                Column { title: "nobody took it", ..LEAST },
                 Column { title: "two holders", ..FAILED },
             ],
             Question::Growth => vec![CPU, RATE, MEMORY, FAILED],
@@ -143,6 +158,7 @@ impl Question {
             Question::Masters => "More masters",
             Question::HandOff => "One lock that sixteen clients want",
             Question::Contention => "One lock that many processes want",
+            Question::Stopped => "A process that waits for a lock is stopped",
             Question::Growth => "Up to a hundred thousand pairs at once",
             Question::Resources => "Many resources",
             Question::Steady => "Ten minutes of a low rate",
@@ -234,12 +250,24 @@ impl Question {
                  only if the next holder began to wait before; a gap is the same without that \
                  condition. SETs, CPU and the masters' CPU are for one acquisition. Least and most \
                  is what single processes got in one turn, or single threads of the only process. \
-                 The spinning floor asks again at once; the floor that is told waits for a message \
-                 that is published behind the release. With a pause, each of two processes does \
+                 The processes of the ring floor take the lock in a fixed order: each waits for a \
+                 message that the one before it publishes behind its release, which is the least \
+                 that an order can cost; the floor that is told is a ring of two. The spinning \
+                 floor asks again at once. Locks per CPU second are those for a second that \
+                 clients and masters together compute. With a pause, each of two processes does \
                  nothing for 5 ms after its release, and the one alone for 20 ms. For the one \
                  alone, an acquisition stands in the place of a hand-off. Only two floors spin, \
                  since sixteen split all votes, and rslock contends with up to 64 processes that \
                  hold for 1 ms. A ratio is to the first client of the case."
+            }
+            Question::Stopped => {
+                "Sixteen processes take the same lock in turn and hold it for so long. One after \
+                 the other is stopped for 100 ms (SIGSTOP) and goes on. In that time it comes to \
+                 the head of the queue, and the others have to notice that it does not take the \
+                 lock. Acquisitions are those during the stops. `free for` is the longest time of \
+                 a stop in which nobody held the lock, the median over all stops. In about one \
+                 stop of sixteen, the process is stopped while it has the lock, and nobody takes \
+                 it."
             }
             Question::Growth => {
                 "CPU is the whole client's for a pair, to the last; bytes are the growth of the \
@@ -279,7 +307,8 @@ impl Question {
             Question::Rest => rows(title, P50, None, &cells[..cells.len().min(1)]),
             Question::Distance => rows(title, FAR_P50, None, cells),
             Question::HandOff => rows(title, HAND_OFFS, None, cells),
-            Question::Contention => rows(title, GRANTS, None, cells),
+            Question::Contention => rows(title, GRANTS_PER_CPU, None, cells),
+            Question::Stopped => rows(title, FREE_P50, None, cells),
             Question::InFlight => lines(title, "pairs at once", RATE, cells),
             Question::Threads => lines(title, "threads", RATE, cells),
             Question::Masters => lines(title, "masters", P50, cells),
@@ -295,6 +324,8 @@ fn axis(column: Column) -> String {
         "p50 ms" => "p50 in milliseconds".to_owned(),
         "CPU µs" => "computing time for a pair, microseconds".to_owned(),
         "pairs/s" => "pairs in a second".to_owned(),
+        "locks/CPU s" => "locks for a second of CPU time, clients and masters together".to_owned(),
+        "free for ms" => "longest time without a holder, p50 in milliseconds".to_owned(),
         "acquisitions/s" => "acquisitions in a second".to_owned(),
         "hand-offs/s" => "hand-offs in a second".to_owned(),
         "instructions" => "instructions in user space for a pair".to_owned(),

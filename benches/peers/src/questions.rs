@@ -87,6 +87,7 @@ pub enum Question {
     Masters,
     HandOff,
     Contention,
+    Stopped,
     Growth,
     Resources,
     Steady,
@@ -95,7 +96,7 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 17] = [
+    pub const ALL: [Question; 18] = [
         Question::Pairs,
         Question::Pauses,
         Question::Fenced,
@@ -109,6 +110,7 @@ impl Question {
         Question::Masters,
         Question::HandOff,
         Question::Contention,
+        Question::Stopped,
         Question::Growth,
         Question::Resources,
         Question::Steady,
@@ -130,7 +132,8 @@ impl Question {
             Question::Swap => (20, 60),
             Question::Masters => (20, 90),
             Question::HandOff => (5, 20),
-            Question::Contention => (60, 1_200),
+            Question::Contention => (60, 800),
+            Question::Stopped => (15, 70),
             Question::Growth => (50, 120),
             Question::Resources => (5, 15),
             Question::Steady => (15, 725),
@@ -155,6 +158,7 @@ impl Question {
             Question::Masters => "masters",
             Question::HandOff => "hand-off",
             Question::Contention => "contention",
+            Question::Stopped => "stopped",
             Question::Growth => "growth",
             Question::Resources => "resources",
             Question::Steady => "steady",
@@ -215,6 +219,10 @@ impl Inquiry {
             Question::Masters => self.masters(),
             Question::HandOff => self.hand_off(),
             Question::Contention => self.contention(),
+            Question::Stopped => {
+                let turn = Duration::from_millis(self.either(1_500, 5_000));
+                contention::ask_stopped(&self.pool, TTL, self.either(1, 3), turn)
+            }
             Question::Growth => self.growth(),
             Question::Resources => self.resources(),
             Question::Steady => self.steady(),
@@ -527,7 +535,7 @@ impl Inquiry {
 
     fn contention(&mut self) -> io::Result<Vec<Cell>> {
         let turn = Duration::from_millis(self.either(500, 5_000));
-        contention::ask(&self.pool, TTL, self.either(1, 5), turn)
+        contention::ask(&self.pool, TTL, self.either(1, 3), turn)
     }
 
     fn growth(&mut self) -> io::Result<Vec<Cell>> {

@@ -89,7 +89,7 @@ impl Task {
     }
 }
 
-/// The ways to wait; the last is followed by a place.
+/// The ways to wait; the last is followed by a place, a slash and how many places there are.
 pub const QUEUE: &str = "queue";
 pub const RETRY: &str = "retry";
 pub const RSLOCK: &str = "rslock";
@@ -194,8 +194,8 @@ impl Contends for Spinner {
     }
 }
 
-/// One of two that tell each other, through a channel of the first master, in the same write as
-/// the release there.
+/// One of several in a ring: each tells the next one, through a channel of the first master, in the
+/// same write as the release there. Nothing that hands a lock on in order does less.
 struct Told {
     floor: Floor,
     inbox: TcpStream,
@@ -204,12 +204,13 @@ struct Told {
     is_first: bool,
 }
 
-/// How long one of two waits for the other.
+/// How long one waits for its turn.
 const TOLD_MAX: Duration = Duration::from_secs(2);
 
 impl Told {
     fn connect(task: &Task, place: &str) -> Result<Told, Failure> {
-        let other = if place == "0" { "1" } else { "0" };
+        let (place, count) = place.split_once('/').ok_or("a place lacks its ring")?;
+        let next = (place.parse::<usize>()? + 1) % count.parse::<usize>()?;
         let port = task.ports.first().ok_or("there is no master")?;
         let mut inbox = TcpStream::connect(("127.0.0.1", *port))?;
         inbox.set_nodelay(true)?;
@@ -220,7 +221,7 @@ impl Told {
         let mut told = Told {
             floor: floor(task)?,
             inbox,
-            message: publication(&channel(other)),
+            message: publication(&channel(&next.to_string())),
             ttl: Duration::from_millis(task.ttl_ms),
             is_first: place == "0",
         };
@@ -250,15 +251,23 @@ fn publication(channel: &str) -> Vec<u8> {
 impl Contends for Told {
     type Held = ();
 
-    fn take(&mut self, _end: u64) -> Option<((), Duration)> {
+    fn take(&mut self, end: u64) -> Option<((), Duration)> {
         if !std::mem::take(&mut self.is_first) && !self.hears(b"$1\r\ng\r\n") {
             return None;
         }
-        self.floor.lock().map(|()| ((), self.ttl))
+        // A master may read this SET before the release that was sent before it.
+        while self.floor.lock().is_none() {
+            if clock::monotonic() >= end {
+                // The next one waits for its turn all the same.
+                self.give(());
+                return None;
+            }
+        }
+        Some(((), self.ttl))
     }
 
     fn give(&mut self, (): ()) {
-        // Without it the other one hears nothing, which is seen.
+        // Without it the next one hears nothing, which is seen.
         let _ = self.floor.hand_on(&self.message);
     }
 }

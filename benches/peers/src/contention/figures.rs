@@ -40,6 +40,41 @@ pub struct Spent {
     pub sets: f64,
 }
 
+/// While one contender was stopped, in nanoseconds of the same clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop {
+    pub from: u64,
+    pub until: u64,
+}
+
+/// What the others did while one was stopped: how often they took the lock in a second, and for how
+/// long it was free at the longest, the median over all stops. `least` is the number of stops in
+/// which nobody took it, `most` that of all.
+pub fn stopped(shares: &[Share], stops: &[Stop], sample: Sample) -> Sample {
+    let mut all: Vec<Record> = shares.iter().flat_map(|share| share.records.clone()).collect();
+    all.sort_unstable();
+    let granted_in =
+        |stop: &Stop| all.iter().filter(|it| (stop.from..stop.until).contains(&it.granted)).count();
+    let longest_free = |stop: &Stop| {
+        let free = all.windows(2).map(|pair| {
+            let (from, until) = (pair[0].let_go.max(stop.from), pair[1].granted.min(stop.until));
+            until.saturating_sub(from)
+        });
+        free.max().unwrap_or(0)
+    };
+    let mut free: Vec<u64> = stops.iter().map(longest_free).collect();
+    free.sort_unstable();
+    let grants: usize = stops.iter().map(granted_in).sum();
+    let length: u64 = stops.iter().map(|stop| stop.until - stop.from).sum();
+    Sample {
+        p50: stats::percentile(&free, 50),
+        rate: grants as f64 / length as f64 * 1e9,
+        least: stops.iter().filter(|stop| granted_in(stop) == 0).count() as f64,
+        most: stops.len() as f64,
+        ..sample
+    }
+}
+
 /// The figures of one turn, of which grants count until `end`.
 pub fn sample(shares: &[Share], spent: Spent, start: u64, end: u64) -> Sample {
     let mut all: Vec<Record> = shares.iter().flat_map(|share| share.records.clone()).collect();
@@ -114,6 +149,18 @@ mod tests {
         assert_eq!((sample.gap_p99, sample.longest_gap, sample.longest_wait), (10.0, 10.0, 70.0));
         assert_eq!((sample.most, sample.least, sample.failed), (2.0, 1.0, 0.0));
         assert_eq!((sample.sets, sample.cpu, sample.server_cpu), (5.0, 10.0, 2.0));
+    }
+
+    #[test]
+    fn longest_free_time_of_each_stop_is_found() {
+        let records =
+            vec![record(0, 10, 20), record(0, 26, 40), record(0, 43, 60), record(0, 95, 99)];
+        let shares = [Share { records, in_vain: vec![] }];
+        let stops = [(15, 30), (39, 45), (70, 90)].map(|(from, until)| Stop { from, until });
+        let sample = stopped(&shares, &stops, Sample::default());
+        // 6 before 26, 3 before 43, and all of the last.
+        assert_eq!((sample.p50, sample.least, sample.most), (6.0, 1.0, 3.0));
+        assert_eq!(sample.rate, 2.0 / 41.0 * 1e9);
     }
 
     #[test]
