@@ -11,7 +11,7 @@ pub mod many;
 pub mod threads;
 mod wire;
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use rustix::event::epoll;
@@ -20,8 +20,9 @@ use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
 
 use crate::clock;
+use crate::scripts::sent;
 pub use wire::token;
-use wire::{Replies, Reply};
+use wire::{Replies, Reply, Template};
 
 /// A majority that takes longer than this does not come.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -34,18 +35,73 @@ pub struct Floor {
     nodes: Vec<Node>,
     majority: usize,
     kind: Kind,
-    set: wire::Template,
-    release: wire::Template,
+    set: Template,
+    release: Template,
     events: [epoll::Event; EVENTS],
     unexpected: u64,
 }
 
-/// What a lock is to come with.
+/// What kind of lock it is.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Kind {
     Plain,
-    /// A fencing token, which is the time of this machine's clock.
+    /// With a fencing token, which is the time of this machine's clock.
     Fenced,
+    Share,
+    /// The first of so many permits.
+    Permit(u32),
+    /// Of all keys.
+    Set,
+}
+
+/// How the scripts that take shares and sets are sent: as muxlock sends them.
+const TAKEN_BY: TakenBy = TakenBy::Text;
+
+#[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "the other one is for when muxlock sends them so")]
+enum TakenBy {
+    Text,
+    Digest,
+}
+
+impl Kind {
+    /// The commands that take and release it.
+    fn commands(self, ports: &[u16], keys: &[String], ttl_ms: u64) -> io::Result<[Template; 2]> {
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let key = *keys.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let both = |take: &str, free: &str, keys: &[&str]| -> io::Result<[Template; 2]> {
+            let take = match TAKEN_BY {
+                TakenBy::Text => Template::script(take, keys, ttl_ms),
+                TakenBy::Digest => Template::hashed(&digest(ports, take)?, keys, ttl_ms),
+            };
+            Ok([take, Template::script(free, keys, ttl_ms)])
+        };
+        match self {
+            Kind::Plain => Ok([Template::set(key, ttl_ms), Template::release(key)]),
+            Kind::Fenced => Ok([Template::fenced(key, ttl_ms), Template::release(key)]),
+            Kind::Share => both("TAKE_SHARED", "FREE_SHARED", &[key, &format!("{key}:intent")]),
+            Kind::Permit(count) => {
+                let slot = format!("{key}{{{count}}}:0");
+                Ok([Template::set(&slot, ttl_ms), Template::release(&slot)])
+            }
+            Kind::Set => both("TAKE_ALL", "FREE_ALL", &keys),
+        }
+    }
+}
+
+/// Loads a script into every master; its digest.
+fn digest(ports: &[u16], name: &str) -> io::Result<String> {
+    let mut digest = String::new();
+    for port in ports {
+        let mut stream = TcpStream::connect(("127.0.0.1", *port))?;
+        let text = sent(name);
+        let load = format!("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n${}\r\n{text}\r\n", text.len());
+        stream.write_all(load.as_bytes())?;
+        let mut reply = [0; "$40\r\n".len() + 40 + "\r\n".len()];
+        stream.read_exact(&mut reply)?;
+        digest = String::from_utf8_lossy(&reply["$40\r\n".len()..][..40]).into_owned();
+    }
+    Ok(digest)
 }
 
 /// What is asked of the masters.
@@ -69,7 +125,8 @@ struct Node {
 
 impl Floor {
     /// Connects to these ports of this machine; a master that refuses is left out for good.
-    pub fn connect(ports: &[u16], key: &str, ttl_ms: u64, kind: Kind) -> io::Result<Floor> {
+    pub fn connect(ports: &[u16], keys: &[String], ttl_ms: u64, kind: Kind) -> io::Result<Floor> {
+        let [set, release] = kind.commands(ports, keys, ttl_ms)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let streams = connect_all(&epoll, ports)?;
         let nodes = streams
@@ -87,11 +144,8 @@ impl Floor {
             nodes,
             majority: ports.len() / 2 + 1,
             kind,
-            set: match kind {
-                Kind::Plain => wire::Template::set(key, ttl_ms),
-                Kind::Fenced => wire::Template::fenced(key, ttl_ms),
-            },
-            release: wire::Template::release(key),
+            set,
+            release,
             events: no_events(),
             unexpected: 0,
         })

@@ -4,6 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// More than one plan has.
+const WORKERS: usize = 100;
+/// Of a semaphore of which one is taken at a time.
+pub const PERMITS: u32 = 5;
+
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
@@ -163,6 +168,12 @@ impl Job {
     /// The one key of work that needs one; as long as every other.
     pub fn key(&self) -> String {
         slot_key(self.number as usize)
+    }
+
+    /// The keys of one lock, which no other worker of its plan has; the first is the one above.
+    pub fn keys(&self) -> Vec<String> {
+        let count = if self.work == Work::Set { self.size } else { 1 };
+        (0..count).map(|slot| slot_key(self.number as usize + slot * WORKERS)).collect()
     }
 
     /// As most clients want it.

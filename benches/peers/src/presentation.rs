@@ -191,9 +191,12 @@ impl Question {
                  the second case."
             }
             Question::Kinds => {
-                "One pair after the other, of muxlock alone: a lock of one resource, a share, a \
-                 permit of a semaphore that is free, and a lock of eight resources. Each but the \
-                 first is taken by a script. The ratio is to the plain lock."
+                "One pair after the other: a lock of one resource, a share, a permit of a \
+                 semaphore that is free, and a lock of eight resources. Shares and sets are taken \
+                 and freed by scripts, and what a script makes the masters do is a part of its \
+                 time. The floor sends the same scripts as muxlock, and for a permit a plain SET \
+                 of one slot, which is the least that a permit can be. The ratio is to muxlock's \
+                 plain lock."
             }
             Question::Counts => {
                 "Instructions in user space are callgrind's, system calls are strace's: the \

@@ -45,6 +45,9 @@ pub const PLAIN: &str = "plain lock";
 pub const SHARE: &str = "share";
 pub const PERMIT: &str = "permit, 1 of 5";
 pub const SET: &str = "set of 8";
+pub const FLOOR_SHARE: &str = "floor, share";
+pub const FLOOR_PERMIT: &str = "floor, permit";
+pub const FLOOR_SET: &str = "floor, set of 8";
 const SET_RESOURCES: usize = 8;
 /// Many pairs at once, of which one is refused.
 pub const ONE_REFUSED: [(&str, usize); 2] = [("64, one refused", 64), ("512, one refused", 512)];
@@ -331,19 +334,21 @@ impl Inquiry {
         Ok(cells)
     }
 
-    /// Beside plain locks of the same client.
+    /// Beside plain locks of the same client, and beside a floor that sends the same commands.
     fn kinds(&mut self) -> io::Result<Vec<Cell>> {
         let (repeats, turns) = self.repeats();
         let kinds = [
-            (PLAIN, Work::Pair, 1),
-            (SHARE, Work::Share, 1),
-            (PERMIT, Work::Permit, 1),
-            (SET, Work::Set, SET_RESOURCES),
+            ([PLAIN, "floor, plain"], Work::Pair, 1),
+            ([SHARE, FLOOR_SHARE], Work::Share, 1),
+            ([PERMIT, FLOOR_PERMIT], Work::Permit, 1),
+            ([SET, FLOOR_SET], Work::Set, SET_RESOURCES),
         ];
-        let players = kinds.map(|(label, work, size)| {
-            named(label, Job { size, ..self.job(Client::Muxlock, work) })
+        let clients = [Client::Muxlock, Client::Floor];
+        let players = kinds.map(|(labels, work, size)| {
+            let of_each = |(label, client)| named(label, Job { size, ..self.job(client, work) });
+            labels.into_iter().zip(clients).map(of_each).collect::<Vec<_>>()
         });
-        let plan = self.plan("healthy", players.into(), repeats, turns);
+        let plan = self.plan("healthy", players.concat(), repeats, turns);
         Ok(vec![play(&plan, &[&self.pool])?])
     }
 

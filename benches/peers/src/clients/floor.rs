@@ -3,13 +3,19 @@
 use super::{Failure, Locks};
 use crate::floor::threads::{self, Member};
 use crate::floor::{Asked, Floor, Kind};
-use crate::job::{Job, Work};
+use crate::job::{Job, PERMITS, Work};
 
 impl Floor {
     /// For what the job says.
     pub fn for_job(job: &Job) -> Result<Floor, Failure> {
-        let kind = if job.work == Work::Fenced { Kind::Fenced } else { Kind::Plain };
-        Ok(Floor::connect(&job.ports, &job.key(), job.ttl_ms(), kind)?)
+        let kind = match job.work {
+            Work::Fenced => Kind::Fenced,
+            Work::Share => Kind::Share,
+            Work::Permit => Kind::Permit(PERMITS),
+            Work::Set => Kind::Set,
+            _ => Kind::Plain,
+        };
+        Ok(Floor::connect(&job.ports, &job.keys(), job.ttl_ms(), kind)?)
     }
 }
 

@@ -14,17 +14,13 @@ use muxlock::{
 use super::{Failure, Locks, Waits};
 use crate::clock;
 use crate::flight::{Flight, Turned};
-use crate::job::{Job, Work, slot_key};
+use crate::job::{Job, PERMITS, Work, slot_key};
 use crate::memory;
 
 /// How long it may take until all masters vote: young ones are in quarantine.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// What a connection may take in any case.
 const CONNECT_MIN: Duration = Duration::from_millis(500);
-/// More than one plan has.
-const WORKERS: usize = 100;
-/// Of a semaphore of which one is taken at a time.
-const PERMITS: u32 = 5;
 /// More than one for each master.
 const EVENTS: usize = 128;
 
@@ -208,9 +204,7 @@ pub struct Kinds {
 impl Kinds {
     /// Of the kind that the work says.
     pub fn for_job(job: &Job) -> Result<Kinds, Failure> {
-        let names =
-            (0..job.size).map(|slot| slot_key(job.number as usize + slot * WORKERS)).collect();
-        Ok(Kinds { redlock: settled(job)?, work: job.work, ttl: job.ttl, names })
+        Ok(Kinds { redlock: settled(job)?, work: job.work, ttl: job.ttl, names: job.keys() })
     }
 }
 

@@ -122,7 +122,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 fn floor(task: &Task) -> io::Result<Floor> {
-    Floor::connect(&task.ports, &task.job(Client::Floor).key(), task.ttl_ms, Kind::Plain)
+    Floor::connect(&task.ports, &task.job(Client::Floor).keys(), task.ttl_ms, Kind::Plain)
 }
 
 /// One that wants the lock.

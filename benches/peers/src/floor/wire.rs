@@ -49,6 +49,22 @@ impl Template {
         Template::new(&["EVAL", &sent("RELEASE"), "1", key], &[])
     }
 
+    /// A script that takes or frees a lock of several keys or of another kind, by its text. What
+    /// comes last is a number that not all of them need.
+    pub fn script(name: &str, keys: &[&str], ttl_ms: u64) -> Template {
+        Template::scripted(["EVAL", &sent(name)], keys, ttl_ms)
+    }
+
+    /// The same by the digest of its text, which the masters have told.
+    pub fn hashed(digest: &str, keys: &[&str], ttl_ms: u64) -> Template {
+        Template::scripted(["EVALSHA", digest], keys, ttl_ms)
+    }
+
+    fn scripted(script: [&str; 2], keys: &[&str], ttl_ms: u64) -> Template {
+        let (count, ttl) = (keys.len().to_string(), ttl_ms.to_string());
+        Template::new(&[&script[..], &[&count], keys].concat(), &[&ttl, "0"])
+    }
+
     fn new(before: &[&str], after: &[&str]) -> Template {
         let mut text = format!("*{}\r\n", before.len() + 1 + after.len());
         let append = |text: &mut String, words: &[&str]| {
@@ -253,6 +269,19 @@ mod tests {
         );
         assert!(fenced.bytes().starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
         assert!(fenced.bytes().ends_with(end.as_bytes()));
+    }
+
+    #[test]
+    fn scripts_of_kinds_have_their_keys_and_arguments() {
+        let template = Template::hashed("abc", &["a", "a:intent"], 2_000);
+        let expected = format!(
+            "*8\r\n$7\r\nEVALSHA\r\n$3\r\nabc\r\n$1\r\n2\r\n$1\r\na\r\n$8\r\na:intent\r\n\
+             $40\r\n{}\r\n$4\r\n2000\r\n$1\r\n0\r\n",
+            "0".repeat(TOKEN)
+        );
+        assert_eq!(template.bytes(), expected.as_bytes());
+        let template = Template::script("TAKE_ALL", &["a", "b", "c"], 2_000);
+        assert!(template.bytes().starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
     }
 
     #[test]
