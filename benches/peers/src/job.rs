@@ -1,6 +1,7 @@
 //! What a worker is asked to do, and what it answers: words and lines between two processes.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -120,6 +121,8 @@ pub struct Job {
     pub pause: Duration,
     /// Tells the keys of workers apart.
     pub number: u32,
+    /// The file with the root of the masters' certificates, if they are connected to with TLS.
+    pub ca: Option<PathBuf>,
 }
 
 impl Job {
@@ -142,12 +145,14 @@ impl Job {
             ports.join(","),
         ];
         args.extend(numbers.map(|number| number.to_string()));
+        args.extend(self.ca.iter().map(|path| path.display().to_string()));
         args
     }
 
     /// From arguments of a command line.
     pub fn from_args(args: &[String]) -> Option<Job> {
-        let [client, work, ports, size, alive, slice, ttl, patience, pause, number] = args else {
+        let [client, work, ports, size, alive, slice, ttl, patience, pause, number, ca @ ..] = args
+        else {
             return None;
         };
         let millis = |text: &String| Some(Duration::from_millis(text.parse().ok()?));
@@ -162,6 +167,7 @@ impl Job {
             patience: millis(patience)?,
             pause: millis(pause)?,
             number: number.parse().ok()?,
+            ca: ca.first().map(PathBuf::from),
         })
     }
 
@@ -183,7 +189,11 @@ impl Job {
 
     /// As most clients want them.
     pub fn urls(&self) -> Vec<String> {
-        self.ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect()
+        let url = |port: &u16| match &self.ca {
+            Some(ca) => format!("rediss://127.0.0.1:{port}?ca={}", ca.display()),
+            None => format!("redis://127.0.0.1:{port}"),
+        };
+        self.ports.iter().map(url).collect()
     }
 }
 
@@ -308,8 +318,12 @@ mod tests {
             patience: Duration::from_millis(50),
             pause: Duration::from_millis(1),
             number: 7,
+            ca: None,
         };
         assert_eq!(Job::from_args(&job.to_args()), Some(job.clone()));
+        let over_tls = Job { ca: Some("/a/ca.pem".into()), ..job.clone() };
+        assert_eq!(Job::from_args(&over_tls.to_args()), Some(over_tls.clone()));
+        assert_eq!(over_tls.urls()[0], "rediss://127.0.0.1:1?ca=/a/ca.pem");
         assert_eq!(Job::from_args(&job.to_args()[1..]), None);
     }
 

@@ -1,10 +1,11 @@
 //! The masters that clients are measured on: real servers on free ports of this machine.
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use muxlock::testing::{self, Masters};
+use muxlock::testing::{self, Masters, TlsFiles};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
@@ -19,13 +20,56 @@ const THAW_TRIES: usize = 20;
 pub struct Pool {
     masters: Masters,
     started: Instant,
+    certificate: Option<Certificate>,
+}
+
+/// A certificate that signs itself, in a folder that is removed with it.
+struct Certificate {
+    folder: PathBuf,
+    files: TlsFiles,
+}
+
+impl Certificate {
+    fn create() -> io::Result<Certificate> {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
+        let made = made.map_err(io::Error::other)?;
+        let folder = std::env::temp_dir().join(format!("peers-{}-tls", std::process::id()));
+        fs::create_dir(&folder)?;
+        let files = TlsFiles::in_folder(&folder);
+        let certificate = Certificate { folder, files };
+        let TlsFiles { ca, cert, key } = &certificate.files;
+        fs::write(ca, made.cert.pem())?;
+        fs::write(cert, made.cert.pem())?;
+        fs::write(key, made.signing_key.serialize_pem())?;
+        Ok(certificate)
+    }
+}
+
+impl Drop for Certificate {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
 }
 
 impl Pool {
     /// Starts so many.
     pub fn start(count: usize) -> io::Result<Pool> {
         let masters = Masters::start(count)?;
-        Ok(Pool { masters, started: clock::now() })
+        Ok(Pool { masters, started: clock::now(), certificate: None })
+    }
+
+    /// Starts so many that also listen on a port with TLS.
+    pub fn start_with_tls(count: usize) -> io::Result<Pool> {
+        let certificate = Certificate::create()?;
+        let masters = Masters::start_with_tls(count, &certificate.files, &[])?;
+        Ok(Pool { masters, started: clock::now(), certificate: Some(certificate) })
+    }
+
+    /// Where they listen with TLS, and the file with the root of their certificates, if they do.
+    pub fn tls(&self) -> Option<(Vec<u16>, PathBuf)> {
+        let ports = self.masters.iter().filter_map(testing::Master::tls_port).collect();
+        Some((ports, self.certificate.as_ref()?.files.ca.clone()))
     }
 
     /// Where they listen.

@@ -97,7 +97,7 @@ impl Question {
     /// What its table shows.
     pub fn columns(self) -> Vec<Column> {
         match self {
-            Question::Pairs | Question::Fenced | Question::Kinds => {
+            Question::Pairs | Question::Fenced | Question::Kinds | Question::Tls => {
                 vec![P50, P99, CPU, SERVER_RATIO, FAILED]
             }
             Question::Pauses => vec![P50, CPU, SERVER_RATIO, INSTRUCTIONS, FAILED],
@@ -149,6 +149,7 @@ impl Question {
             Question::Pauses => "Acquire and release, with pauses in between",
             Question::Fenced => "With fencing tokens",
             Question::Kinds => "Other kinds of lock",
+            Question::Tls => "Over TLS",
             Question::Counts => "What a pair costs that can be counted",
             Question::Drop => "Acquire and drop",
             Question::Distance => "Acquire from masters at different distances",
@@ -197,6 +198,10 @@ impl Question {
                  time. The floor sends the same scripts as muxlock, and for a permit a plain SET \
                  of one slot, which is the least that a permit can be. The ratio is to muxlock's \
                  plain lock."
+            }
+            Question::Tls => {
+                "One pair after the other, of muxlock alone, to masters that listen both with and \
+                 without TLS, in the same turns. The ratio is to the pair without TLS."
             }
             Question::Counts => {
                 "Instructions in user space are callgrind's, system calls are strace's: the \
@@ -300,9 +305,11 @@ impl Question {
     pub fn chart(self, cells: &[Cell]) -> String {
         let title = self.title();
         match self {
-            Question::Pairs | Question::Fenced | Question::Kinds | Question::Drop => {
-                rows(title, P50, Some(P99), cells)
-            }
+            Question::Pairs
+            | Question::Fenced
+            | Question::Kinds
+            | Question::Tls
+            | Question::Drop => rows(title, P50, Some(P99), cells),
             Question::Pauses => rows(title, P50, None, cells),
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
             Question::Swap => rows(title, RATE, None, cells),

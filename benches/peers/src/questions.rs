@@ -40,6 +40,9 @@ const AWAY_ROUND_TRIP: Duration = Duration::from_millis(5);
 /// Those whose locks come with fencing tokens.
 pub const FLOOR_FENCED: &str = "floor, fenced";
 pub const MUXLOCK_FENCED: &str = "muxlock, fenced";
+/// With and without TLS.
+pub const MUXLOCK_PLAIN: &str = "muxlock, plain";
+pub const MUXLOCK_TLS: &str = "muxlock, TLS";
 /// Locks of different kinds.
 pub const PLAIN: &str = "plain lock";
 pub const SHARE: &str = "share";
@@ -81,6 +84,7 @@ pub enum Question {
     Pauses,
     Fenced,
     Kinds,
+    Tls,
     Counts,
     Drop,
     Distance,
@@ -99,11 +103,12 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 18] = [
+    pub const ALL: [Question; 19] = [
         Question::Pairs,
         Question::Pauses,
         Question::Fenced,
         Question::Kinds,
+        Question::Tls,
         Question::Counts,
         Question::Drop,
         Question::Distance,
@@ -127,6 +132,7 @@ impl Question {
             Question::Pauses => (60, 190),
             Question::Fenced => (15, 75),
             Question::Kinds => (10, 45),
+            Question::Tls => (15, 30),
             Question::Counts => (40, 40),
             Question::Drop => (15, 100),
             Question::Distance => (10, 30),
@@ -152,6 +158,7 @@ impl Question {
             Question::Pauses => "pauses",
             Question::Fenced => "fenced",
             Question::Kinds => "kinds",
+            Question::Tls => "tls",
             Question::Counts => "counts",
             Question::Drop => "drop",
             Question::Distance => "distance",
@@ -213,6 +220,7 @@ impl Inquiry {
             Question::Pauses => self.pauses(),
             Question::Fenced => self.fenced(),
             Question::Kinds => self.kinds(),
+            Question::Tls => self.tls(),
             Question::Counts => self.counts(),
             Question::Drop => self.drop(),
             Question::Distance => self.distance(),
@@ -258,6 +266,7 @@ impl Inquiry {
             patience: PATIENCE,
             pause: Duration::ZERO,
             number: self.next_number % 90_000_000,
+            ca: None,
         }
     }
 
@@ -325,7 +334,7 @@ impl Inquiry {
                 (FLOOR_FENCED, Client::Floor, Work::Fenced),
                 (MUXLOCK_FENCED, Client::Muxlock, Work::Fenced),
                 ("floor, plain", Client::Floor, Work::Pair),
-                ("muxlock, plain", Client::Muxlock, Work::Pair),
+                (MUXLOCK_PLAIN, Client::Muxlock, Work::Pair),
             ];
             let players = players.map(|(label, client, work)| named(label, self.job(client, work)));
             let plan = Plan { frozen, ..self.plan(state, players.into(), repeats, turns) };
@@ -350,6 +359,27 @@ impl Inquiry {
         });
         let plan = self.plan("healthy", players.concat(), repeats, turns);
         Ok(vec![play(&plan, &[&self.pool])?])
+    }
+
+    /// With and without TLS, to the same masters.
+    fn tls(&mut self) -> io::Result<Vec<Cell>> {
+        let pool = match Pool::start_with_tls(MASTERS) {
+            // There are servers without it.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                eprintln!("  left out: {error}");
+                return Ok(Vec::new());
+            }
+            other => other?,
+        };
+        pool.ripen(TTL);
+        let (tls_ports, ca) = pool.tls().ok_or(io::ErrorKind::NotFound)?;
+        let sides = [(MUXLOCK_PLAIN, pool.ports(), None), (MUXLOCK_TLS, tls_ports, Some(ca))];
+        let players = sides.map(|(label, ports, ca)| {
+            named(label, Job { ports, ca, ..self.job(Client::Muxlock, Work::Pair) })
+        });
+        let (repeats, turns) = self.repeats();
+        let plan = self.plan("healthy", players.into(), repeats, turns);
+        Ok(vec![play(&plan, &[&pool])?])
     }
 
     fn counts(&mut self) -> io::Result<Vec<Cell>> {

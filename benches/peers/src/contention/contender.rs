@@ -76,6 +76,7 @@ impl Task {
             patience: Duration::from_millis(50),
             pause: Duration::ZERO,
             number: self.key,
+            ca: None,
         }
     }
 
