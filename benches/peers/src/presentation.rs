@@ -236,13 +236,13 @@ impl Question {
                  redlock; for rslock, tasks on one thread, which is faster here than several. \
                  Beside them, as many pairs at once on one thread: whoever has threads pays for \
                  their sleeping and waking. What that costs at the least, the floor's threads \
-                 show, which give their orders to one more thread that works its loop. Least and \
-                 most is what single threads got in one turn."
+                 show, which give their orders to one more thread that works its loop. A swap, \
+                 from one lock to the next in one write, is counted as a pair. Least and most is \
+                 what single threads got in one turn."
             }
             Question::Swap => {
-                "A case is the number of threads. `swap` releases one lock and takes another in one \
-                 write, and is counted as a pair. One thread is compared with pairs of the floor, \
-                 several with as many pairs at once on one thread."
+                "On one thread. `swap` releases one lock and takes another in one write, and is \
+                 counted as a pair. Swaps on many threads stand in the table above."
             }
             Question::Masters => {
                 "One pair after the other. In the last case, five masters and nine in the same \

@@ -463,7 +463,7 @@ impl Inquiry {
         Ok(cells)
     }
 
-    /// Beside threads, as many pairs at once on one thread.
+    /// Beside threads, as many pairs at once on one thread, and threads that go from lock to lock.
     fn threads(&mut self) -> io::Result<Vec<Cell>> {
         let sizes: &[usize] = self.either(&[1, 8, 64], &[1, 2, 4, 8, 16, 32, 64]);
         let contestants = [
@@ -471,13 +471,14 @@ impl Inquiry {
             (FLOOR_THREADS, Client::Floor, Work::Threads),
             (MUXLOCK_THREADS, Client::Muxlock, Work::Threads),
             (MUXLOCK_IN_FLIGHT, Client::Muxlock, Work::InFlight),
+            (MUXLOCK_SWAP, Client::Muxlock, Work::Swap),
             (Client::Rslock.name(), Client::Rslock, Work::Threads),
             (Client::Redlock.name(), Client::Redlock, Work::Threads),
         ];
         self.sizes(sizes, &contestants)
     }
 
-    /// One thread beside pairs, and several beside as many pairs at once on one thread.
+    /// On one thread, beside pairs.
     fn swap(&mut self) -> io::Result<Vec<Cell>> {
         let (repeats, turns) = self.repeats();
         let players = [
@@ -486,15 +487,8 @@ impl Inquiry {
             (MUXLOCK_SWAP, Client::Muxlock, Work::Swap),
         ];
         let players = players.map(|(label, client, work)| named(label, self.job(client, work)));
-        let plan = self.plan("1", players.into(), repeats, turns);
-        let mut cells = vec![play(&plan, &[&self.pool])?];
-        let contestants = [
-            (MUXLOCK_IN_FLIGHT, Client::Muxlock, Work::InFlight),
-            (MUXLOCK_THREADS, Client::Muxlock, Work::Threads),
-            (MUXLOCK_SWAP, Client::Muxlock, Work::Swap),
-        ];
-        cells.extend(self.sizes(&[8, 16, 64], &contestants)?);
-        Ok(cells)
+        let plan = self.plan("healthy", players.into(), repeats, turns);
+        Ok(vec![play(&plan, &[&self.pool])?])
     }
 
     fn sizes(

@@ -245,6 +245,8 @@ fn measure<C: Locks>(
         cpu: cpu.as_nanos() as f64 / done,
         memory: f64::NAN,
         wakes: f64::NAN,
+        least: f64::NAN,
+        most: f64::NAN,
         ..Sample::default()
     }
 }
