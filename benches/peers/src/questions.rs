@@ -514,7 +514,7 @@ impl Inquiry {
     }
 
     fn masters(&mut self) -> io::Result<Vec<Cell>> {
-        let counts: &[usize] = self.either(&[1, 3, 5, 7, 9], &[1, 3, 5, 7, 9, 33]);
+        let counts: &[usize] = self.either(&[1, 3, 5, 7, 9], &[1, 3, 5, 7, 9, 64]);
         let most = counts.iter().copied().max().unwrap_or(MASTERS);
         let more = Pool::start(most - MASTERS)?;
         more.ripen(TTL);
