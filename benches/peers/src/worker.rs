@@ -55,7 +55,7 @@ fn floor(job: &Job) -> Result<(), Failure> {
     match job.work {
         Work::InFlight => in_flight(job, || Ok(Many::connect(&job.ports, job.size, job.ttl_ms())?)),
         Work::Threads => threads(job, Member::for_threads(job)?),
-        Work::First => one_by_one(job, Anew(job.clone())),
+        Work::First => one_by_one(job, Anew::for_job(job)),
         _ => one_by_one(job, Floor::for_job(job)?),
     }
 }
@@ -77,7 +77,7 @@ fn muxlock(job: &Job) -> Result<(), Failure> {
         }
         Work::Resources => one_by_one(job, Muxlock::over_resources(job)?),
         Work::Fenced => one_by_one(job, Fencing::for_job(job)?),
-        Work::First => one_by_one(job, First(job.clone())),
+        Work::First => one_by_one(job, First::for_job(job)),
         Work::Idle => idle(job),
         Work::Share | Work::Permit | Work::Set => one_by_one(job, Kinds::for_job(job)?),
         Work::Pair

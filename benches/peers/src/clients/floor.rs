@@ -20,13 +20,24 @@ impl Floor {
 }
 
 /// New connections for each lock.
-pub struct Anew(pub Job);
+pub struct Anew {
+    job: Job,
+    keys: Vec<String>,
+}
+
+impl Anew {
+    /// One resource.
+    pub fn for_job(job: &Job) -> Anew {
+        Anew { job: job.clone(), keys: job.keys() }
+    }
+}
 
 impl Locks for Anew {
     type Held = Floor;
 
     fn lock(&mut self) -> Option<Floor> {
-        let mut floor = Floor::for_job(&self.0).ok()?;
+        let (ports, ttl_ms) = (&self.job.ports, self.job.ttl_ms());
+        let mut floor = Floor::connect(ports, &self.keys, ttl_ms, Kind::Plain).ok()?;
         Locks::lock(&mut floor).map(|()| floor)
     }
 

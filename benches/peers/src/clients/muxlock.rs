@@ -26,8 +26,13 @@ const EVENTS: usize = 128;
 
 /// With everything on that is on by default.
 fn builder(job: &Job) -> Builder {
+    builder_of(job, &job.urls())
+}
+
+/// The same, with addresses that were written before.
+fn builder_of(job: &Job, urls: &[String]) -> Builder {
     let builder = Redlock::builder()
-        .nodes(job.urls())
+        .nodes(urls)
         .max_ttl(job.ttl)
         .node_timeout(job.patience)
         .connect_timeout(job.patience.max(CONNECT_MIN));
@@ -229,13 +234,25 @@ impl Locks for Kinds {
 }
 
 /// A new handle for each lock.
-pub struct First(pub Job);
+pub struct First {
+    job: Job,
+    urls: Vec<String>,
+    key: String,
+}
+
+impl First {
+    /// One resource.
+    pub fn for_job(job: &Job) -> First {
+        First { job: job.clone(), urls: job.urls(), key: job.key() }
+    }
+}
 
 impl Locks for First {
     type Held = LockGuard;
 
     fn lock(&mut self) -> Option<LockGuard> {
-        builder(&self.0).build().ok()?.try_lock(self.0.key(), self.0.ttl).ok()
+        let redlock = builder_of(&self.job, &self.urls).build().ok()?;
+        redlock.try_lock(&self.key, self.job.ttl).ok()
     }
 
     fn unlock(&mut self, held: LockGuard) -> bool {
