@@ -128,25 +128,25 @@ impl Question {
     /// How long it takes to ask, about, on two cores.
     pub fn seconds(self, quick: bool) -> u64 {
         let (quickly, thoroughly) = match self {
-            Question::Pairs => (40, 270),
-            Question::Pauses => (60, 190),
-            Question::Fenced => (15, 75),
-            Question::Kinds => (10, 45),
-            Question::Tls => (15, 30),
+            Question::Pairs => (25, 120),
+            Question::Pauses => (70, 160),
+            Question::Fenced => (10, 40),
+            Question::Kinds => (8, 38),
+            Question::Tls => (8, 17),
             Question::Counts => (40, 40),
-            Question::Drop => (15, 100),
+            Question::Drop => (14, 75),
             Question::Distance => (10, 30),
-            Question::InFlight => (25, 80),
-            Question::Threads => (40, 110),
-            Question::Swap => (20, 60),
+            Question::InFlight => (23, 90),
+            Question::Threads => (33, 115),
+            Question::Swap => (3, 15),
             Question::Masters => (20, 90),
-            Question::HandOff => (5, 20),
-            Question::Contention => (60, 800),
-            Question::Stopped => (15, 70),
-            Question::Growth => (50, 120),
+            Question::HandOff => (5, 38),
+            Question::Contention => (70, 740),
+            Question::Stopped => (7, 65),
+            Question::Growth => (50, 80),
             Question::Resources => (5, 15),
             Question::Steady => (15, 725),
-            Question::Rest => (15, 150),
+            Question::Rest => (15, 75),
         };
         if quick { quickly } else { thoroughly }
     }
@@ -625,7 +625,7 @@ impl Inquiry {
             let slice = Duration::from_secs(self.either(2, 10));
             named(label, Job { size, slice, ..self.job(Client::Muxlock, Work::Idle) })
         });
-        let plan = self.plan("idle", players.into(), 1, self.either(1, 3));
+        let plan = self.plan("idle", players.into(), 1, self.either(1, 2));
         cells.push(play(&plan, &[&self.pool])?);
         Ok(cells)
     }
@@ -638,4 +638,16 @@ fn count_of(entry: &Entry, count: impl FnOnce() -> io::Result<f64>) -> f64 {
 
 fn named(label: &str, job: Job) -> Player {
     Player { label: label.to_owned(), job }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_run_takes_no_longer_than_three_quarters_of_an_hour() {
+        let seconds = |quick| Question::ALL.map(|question| question.seconds(quick)).iter().sum();
+        let (quick, whole): (u64, u64) = (seconds(true), seconds(false));
+        assert!(quick <= 8 * 60 && whole <= 45 * 60, "{quick} s, {whole} s");
+    }
 }
