@@ -1,11 +1,15 @@
 //! The bytes of a socket as they are on the wire, with TLS or without.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
+#[cfg(not(target_os = "linux"))]
+use std::io::{Read, Write};
 
 use mio::event::Source;
 use mio::net::TcpStream;
 #[cfg(unix)]
 use mio::net::UnixStream;
+#[cfg(target_os = "linux")]
+use system_calls::SystemCalls;
 
 /// A socket of either kind.
 pub(super) enum Stream {
@@ -25,6 +29,7 @@ impl Stream {
     }
 
     /// Reads the available bytes.
+    #[inline]
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(into),
@@ -34,6 +39,7 @@ impl Stream {
     }
 
     /// Writes as much as the socket accepts.
+    #[inline]
     pub(super) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.write(from),
@@ -46,9 +52,9 @@ impl Stream {
     #[cfg(feature = "tls-no-provider")]
     pub(super) fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write_vectored(from),
+            Stream::Tcp(stream) => io::Write::write_vectored(stream, from),
             #[cfg(unix)]
-            Stream::Unix(stream) => stream.write_vectored(from),
+            Stream::Unix(stream) => io::Write::write_vectored(stream, from),
         }
     }
 
@@ -75,6 +81,31 @@ impl Stream {
             (None, Err(error)) => Err(error),
         }
     }
+}
+
+/// Those of the C library are cancellation points, which takes them two calls and some atomic steps
+/// more in a process with several threads.
+#[cfg(target_os = "linux")]
+mod system_calls {
+    use std::io;
+    use std::os::fd::AsFd;
+
+    use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+    /// Of a socket.
+    pub(super) trait SystemCalls: AsFd {
+        #[inline]
+        fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+            Ok(recv(self, into, RecvFlags::empty())?.1)
+        }
+
+        #[inline]
+        fn write(&self, from: &[u8]) -> io::Result<usize> {
+            Ok(send(self, from, SendFlags::NOSIGNAL)?)
+        }
+    }
+
+    impl<S: AsFd> SystemCalls for S {}
 }
 
 /// The result of one read.
