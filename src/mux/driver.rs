@@ -282,7 +282,7 @@ impl Driver {
         self.unread = false;
         for node in 0..self.nodes.len() {
             let unread = std::mem::take(&mut self.nodes[node].unread);
-            // The caller may not have polled for a long time, and the replies may be there.
+            // If the caller has not polled for long, the replies might be there unread.
             let to_the_end = unread || self.engine.node(node).is_overdue(now);
             if to_the_end || self.nodes[node].deferred.is_some() {
                 self.read_node(node, to_the_end);
