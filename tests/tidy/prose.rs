@@ -51,7 +51,7 @@ const OTHERS: [Other; 8] = [
     ("ARCHITECTURE.md", || text_of("ARCHITECTURE.md"), Limits { negations: 23, what: 1, terms: 0 }),
     ("CONTRIBUTING.md", || text_of("CONTRIBUTING.md"), Limits { negations: 12, what: 1, terms: 0 }),
     ("tests/README.md", || text_of("tests/README.md"), Limits { negations: 12, what: 1, terms: 0 }),
-    ("docs/rules.md", || text_of("docs/rules.md"), Limits { negations: 24, what: 2, terms: 9 }),
+    ("docs/rules.md", || text_of("docs/rules.md"), Limits { negations: 24, what: 2, terms: 8 }),
     (
         "docs/lost-commands.md",
         || text_of("docs/lost-commands.md"),
