@@ -257,6 +257,14 @@ mod tests {
         assert_eq!(jumps.count(), 0);
     }
 
+    /// Half of the drift is tolerated for as long as it lasts.
+    #[test]
+    fn clock_that_drifts_is_never_suspected() {
+        let mut clock = ServerClock::default();
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 1_000 * i, 1_000 * i, 1_005 * i));
+        assert_eq!(jumps.count(), 0);
+    }
+
     #[test]
     fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
