@@ -8,7 +8,7 @@ use std::process::Command;
 use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy of the crate needs to build this test.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "README.md",
@@ -20,6 +20,7 @@ const PARTS: [&str; 11] = [
     "examples",
     "tests/sim",
     "testbed",
+    "cli",
 ];
 
 fn root() -> PathBuf {
