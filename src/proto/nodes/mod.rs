@@ -358,34 +358,32 @@ impl Nodes {
     }
 
     fn check(&mut self, now: Moment, nodes: NodeSet) {
-        let (mut clocks, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let unasked = nodes.without(self.checks.time_queued);
-        let is_due = |due: Option<Moment>| due.is_some_and(|due| now >= due);
-        let guard = |node: usize| &self.nodes[node].guard;
-        let is_clock_due = unasked.iter().any(|node| is_due(guard(node).clock_due(now)));
-        let is_role_due = nodes.iter().any(|node| is_due(guard(node).role_due()));
-        let mut next_at = Moment::END;
-        for Node { index, guard, .. } in &mut self.nodes {
+        self.checks.next_at = None;
+        let mut is_checked = false;
+        for (among, question) in [(unasked, Question::Time), (nodes, Question::Role)] {
+            let due = |node: usize| self.nodes[node].guard.check_due(now, question);
+            if !among.iter().any(|node| due(node).is_some_and(|due| now >= due)) {
+                continue;
+            }
             // If one is due, all nodes at once, so that these commands share one write with what
             // follows.
-            if is_clock_due && unasked.contains(*index) && guard.ask_time(now) {
-                clocks.insert(*index);
-                self.checks.time_queued.insert(*index);
+            let is_asked = |node: &usize| self.nodes[*node].guard.check(now, question);
+            let asked = among.iter().filter(is_asked).collect();
+            if let Question::Time = question {
+                self.checks.time_queued.extend(asked);
             }
-            if is_role_due && nodes.contains(*index) && guard.ask_role(now) {
-                roles.insert(*index);
-            }
-            // Handing its `TIME` out recomputes this.
-            let is_queued = self.checks.time_queued.contains(*index);
-            let clock_due = guard.clock_due(now).filter(|_| !is_queued);
-            let due = [clock_due, guard.role_due()].into_iter().flatten();
-            next_at = due.fold(next_at, Moment::min);
+            self.outbox.push_back(Outgoing::Ask(asked, question));
+            is_checked = true;
         }
-        self.checks.next_at = Some(next_at);
-        for (asked, question) in [(clocks, Question::Time), (roles, Question::Role)] {
-            if !asked.is_empty() {
-                self.outbox.push_back(Outgoing::Ask(asked, question));
-            }
+        if !is_checked {
+            // Handing a `TIME` out recomputes this.
+            let dues = self.nodes.iter().flat_map(|Node { index, guard, .. }| {
+                let is_queued = self.checks.time_queued.contains(*index);
+                let clock_due = guard.check_due(now, Question::Time).filter(|_| !is_queued);
+                [clock_due, guard.check_due(now, Question::Role)]
+            });
+            self.checks.next_at = Some(dues.flatten().min().unwrap_or(Moment::END));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{Effect, Guard, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::proto::command::Reply;
 use crate::proto::notices::Notice;
+use crate::proto::request::Question;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
@@ -55,20 +56,14 @@ impl ServerClock {
     /// No check of the clock is due before this moment, if the server tells its time; while a
     /// client waits for a lock, one is due at once.
     fn due(&self, now: Moment) -> Option<Moment> {
-        let due = match self.asked_at {
-            Some(asked_at) if !self.has_waiters(now) => asked_at.after_nanos(SAMPLE_AGE_NANOS_MAX),
-            _ => Moment::from_nanos(0),
-        };
-        (!self.is_secret).then_some(due)
+        let is_recent = |refused_at| now.nanos_since(refused_at) < WAITING_NANOS_MAX;
+        let asked_at = self.asked_at.filter(|_| !self.refused_at.is_some_and(is_recent));
+        (!self.is_secret).then(|| ServerClock::fresh_until(asked_at))
     }
 
-    fn has_waiters(&self, now: Moment) -> bool {
-        self.refused_at.is_some_and(|refused_at| now.nanos_since(refused_at) < WAITING_NANOS_MAX)
-    }
-
-    /// No check of the role is due before this moment.
-    fn role_due(&self) -> Moment {
-        self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after_nanos(SAMPLE_AGE_NANOS_MAX))
+    /// No check of what was asked for then is due before this moment.
+    fn fresh_until(asked_at: Option<Moment>) -> Moment {
+        asked_at.map_or(Moment::START, |at| at.after_nanos(SAMPLE_AGE_NANOS_MAX))
     }
 
     fn ask(&mut self, now: Moment) {
@@ -92,20 +87,19 @@ impl ServerClock {
         let least = seen - i128::from(now.steady_nanos());
         let most = seen - i128::from(sent_at.steady_nanos());
         // The reading may be as old as the request, so drift counts from there.
-        let Some((before, at)) = self.ahead.replace((most, sent_at)) else {
+        let Some((before, at)) = self.ahead else {
+            self.ahead = Some((most, sent_at));
             return false;
         };
         let drift = |until: Moment| tolerance(until.steadily_since(at)).as_nanos() as i128;
         // Nearly always, the drift need not be known.
         let beyond = least - before - JUMP_MIN.as_nanos() as i128;
-        if beyond > 0 && beyond > drift(now) {
-            return true;
-        }
+        let has_jumped = beyond > 0 && beyond > drift(now);
         // Keeps the tighter bound, so that many small jumps add up to one that shows.
-        if most > before {
-            self.ahead = Some((most.min(before + drift(sent_at)), sent_at));
-        }
-        false
+        let is_tighter = !has_jumped && most > before;
+        let most = if is_tighter { most.min(before + drift(sent_at)) } else { most };
+        self.ahead = Some((most, sent_at));
+        has_jumped
     }
 }
 
@@ -150,17 +144,30 @@ impl Guard {
         self.identity.server.replication.master.is_some()
     }
 
-    /// Notes that the server is asked for its time. Returns whether it is to be asked.
-    pub(crate) fn ask_time(&mut self, now: Moment) -> bool {
-        let is_asked = self.is_guarded && !self.clock.is_secret;
-        if is_asked {
-            self.clock.ask(now);
+    /// No check of this kind is due before this moment, if one ever is.
+    pub(crate) fn check_due(&self, now: Moment, question: Question) -> Option<Moment> {
+        match question {
+            _ if !self.is_guarded => None,
+            Question::Role => {
+                self.reports_role().then(|| ServerClock::fresh_until(self.clock.role_asked_at))
+            }
+            _ => self.clock.due(now),
+        }
+    }
+
+    /// Notes that the server is asked this. Returns whether it is to be asked.
+    pub(crate) fn check(&mut self, now: Moment, question: Question) -> bool {
+        let is_asked = self.check_due(now, question).is_some();
+        match question {
+            _ if !is_asked => {}
+            Question::Role => self.clock.role_asked_at = Some(now),
+            _ => self.clock.ask(now),
         }
         is_asked
     }
 
-    /// Same as [`ask_time`](|node| node.guard.ask_time()), where the guard does not ask, and was
-    /// not asked for long (F6).
+    /// Same as [`check`](|node| node.guard.check()) of its time, where the guard does not ask, and
+    /// was not asked for long (F6).
     pub(crate) fn ask_time_rarely(&mut self, now: Moment) -> bool {
         let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
         let is_asked =
@@ -192,25 +199,6 @@ impl Guard {
     /// The server refused a SET: a client waits for a lock there.
     pub(crate) fn set_refused(&mut self, now: Moment) {
         self.clock.refused_at = Some(now);
-    }
-
-    /// No check of the clock is due before this moment, if one ever is.
-    pub(crate) fn clock_due(&self, now: Moment) -> Option<Moment> {
-        self.clock.due(now).filter(|_| self.is_guarded)
-    }
-
-    /// No check of the role is due before this moment, if one ever is.
-    pub(crate) fn role_due(&self) -> Option<Moment> {
-        (self.is_guarded && self.reports_role()).then(|| self.clock.role_due())
-    }
-
-    /// Notes that the server is asked for its role. Returns whether it is to be asked.
-    pub(crate) fn ask_role(&mut self, now: Moment) -> bool {
-        let is_asked = self.is_guarded && self.reports_role();
-        if is_asked {
-            self.clock.role_asked_at = Some(now);
-        }
-        is_asked
     }
 }
 
@@ -268,10 +256,16 @@ mod tests {
     #[test]
     fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
-        assert_eq!((clock.due(at(0)), clock.role_due()), (Some(at(0)), at(0)));
+        assert_eq!(
+            (clock.due(at(0)), ServerClock::fresh_until(clock.role_asked_at)),
+            (Some(at(0)), at(0))
+        );
         clock.reconnect(at(1_000));
         assert_eq!(clock.unanswered, 1);
-        assert_eq!((clock.due(at(1_000)), clock.role_due()), (Some(at(1_010)), at(1_010)));
+        assert_eq!(
+            (clock.due(at(1_000)), ServerClock::fresh_until(clock.role_asked_at)),
+            (Some(at(1_010)), at(1_010))
+        );
         // After a refused SET, a check of the clock is due at any time for a second.
         clock.refused_at = Some(at(500));
         for (now, waits) in [(1_000, true), (1_499, true), (1_500, false)] {
@@ -279,7 +273,7 @@ mod tests {
             clock.role_asked_at = Some(at(now));
             let due = if waits { at(0) } else { at(now + 10) };
             assert_eq!(clock.due(at(now)), Some(due), "{now}");
-            assert_eq!(clock.role_due(), at(now + 10), "{now}");
+            assert_eq!(ServerClock::fresh_until(clock.role_asked_at), at(now + 10), "{now}");
         }
         assert_eq!(clock.unanswered, 4);
         clock.is_secret = true;
