@@ -747,6 +747,8 @@ impl Engine {
             }
         }
         self.waits.local.desk.reuse(orders);
+        // Most waits end early: their timers must wake nobody later.
+        self.operations.settle_due();
     }
 
     /// How many engines are ahead in the queue for this acquisition's lock, as last reported by the

@@ -494,6 +494,19 @@ fn w6_notified_it_takes_the_lock_at_once() {
     assert_eq!((s.engine.stats().notifications_received, s.engine.stats().queued), (1, 1));
 }
 
+/// The second is told to look at the lock later, and becomes the first long before that.
+#[test]
+fn w6_look_that_has_become_needless_wakes_nobody() {
+    let mut s = queueing();
+    let queue_node = standing(&mut s, 5, HELD);
+    s.notify(queue_node, "nresource");
+    let look = s.engine.poll_timeout();
+    assert!(look <= Some(s.now.after(OVERTAKE_DELAY)));
+    s.notify(queue_node, "gresource");
+    assert!(sets(&s.drain()));
+    assert!(s.engine.poll_timeout() > look);
+}
+
 /// R9: a process that was paused reads what it was told before it sees that its wait is over.
 #[test]
 fn w6_notified_after_its_patience_it_starts_no_round() {
