@@ -76,8 +76,8 @@ impl Poller {
     #[inline]
     pub(super) fn wait(&mut self) {
         self.has_polled_now = false;
-        if let (Precision::Fine, Some(due)) = (self.precision, self.due) {
-            self.timer.set(self.now, due);
+        if let Some(due) = self.due {
+            self.timer.set(self.now, due, self.precision);
         }
         self.poll(self.due.map(|due| due.since(self.now)));
     }
@@ -120,6 +120,7 @@ mod timer {
         timerfd_settime,
     };
 
+    use super::Precision;
     use crate::moment::Moment;
     use crate::quorum::NODES_MAX;
 
@@ -149,18 +150,22 @@ mod timer {
         }
 
         /// Ends the wait that begins now at `due`, or before: a timer that goes off earlier is left
-        /// alone, because most waits end before it does.
-        pub(super) fn set(&mut self, now: Moment, due: Moment) {
+        /// alone, because most waits end before it does. Before a long wait it is cleared, because
+        /// it would wake the thread for nothing.
+        pub(super) fn set(&mut self, now: Moment, due: Moment, precision: Precision) {
             let timeout = due.since(now);
             let is_set = now < self.goes_off && self.goes_off <= due;
+            let is_short = precision == Precision::Fine && timeout < WAIT_MAX;
             let Some(timer) = &self.timer else {
                 return;
             };
-            if is_set || timeout.is_zero() || timeout >= WAIT_MAX {
+            if is_set == is_short || timeout.is_zero() {
                 return;
             }
-            self.goes_off = due;
-            let it_value = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+            // With zero it is cleared.
+            let nanos = if is_short { timeout.subsec_nanos() } else { 0 };
+            self.goes_off = now.after_nanos(nanos.into());
+            let it_value = Timespec { tv_sec: 0, tv_nsec: nanos.into() };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             // The timer is never read: each expiry is a new event.
             let once = Itimerspec { it_interval, it_value };
@@ -178,7 +183,7 @@ impl PollTimer {
         PollTimer
     }
 
-    fn set(&mut self, _: Moment, _: Moment) {}
+    fn set(&mut self, _: Moment, _: Moment, _: Precision) {}
 }
 
 #[cfg(test)]
@@ -202,15 +207,22 @@ mod tests {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
-    fn timer_that_goes_off_earlier_is_left_alone() {
+    fn timer_that_goes_off_earlier_is_left_alone_but_before_long_waits() {
         let poll = Poll::new().unwrap();
         let mut timer = PollTimer::new(poll.registry());
         let now = Moment::from_nanos(1_000);
         let after = |millis| now.after(Duration::from_millis(millis));
-        // When the wait begins and ends, and when the timer goes off then.
-        let table = [(now, 5, 5), (now, 9, 5), (now, 2, 2), (now, 10, 2), (after(2), 9, 9)];
-        for (now, due, goes_off) in table {
-            timer.set(now, after(due));
+        // When the wait begins and ends, and when the timer goes off then, or was cleared.
+        let table = [
+            (now, 5, Precision::Fine, 5),
+            (now, 9, Precision::Fine, 5),
+            (now, 2, Precision::Fine, 2),
+            (now, 10, Precision::Fine, 0),
+            (after(2), 9, Precision::Fine, 9),
+            (after(3), 9, Precision::Millisecond, 3),
+        ];
+        for (now, due, precision, goes_off) in table {
+            timer.set(now, after(due), precision);
             assert_eq!(timer.goes_off, after(goes_off), "{due}");
             let left =
                 rustix::time::timerfd_gettime(timer.timer.as_ref().unwrap()).unwrap().it_value;
