@@ -253,6 +253,14 @@ mod tests {
         assert_eq!(jumps.count(), 0);
     }
 
+    /// Twice the drift is too much: what is tolerated at one look is not tolerated again.
+    #[test]
+    fn clock_that_drifts_too_much_is_suspected_after_a_while() {
+        let mut clock = ServerClock::default();
+        let jumps = (0..20).filter(|i| jumped(&mut clock, 100 * i, 100 * i, 102 * i));
+        assert!(jumps.count() > 0);
+    }
+
     #[test]
     fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
