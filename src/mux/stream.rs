@@ -128,3 +128,25 @@ impl Received {
         if short && count < room { Received::Last } else { Received::Some }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A program in another language may leave the signal as it is: it would end the process.
+    #[test]
+    fn write_to_a_peer_that_has_gone_is_an_error_and_no_signal() {
+        let is_raised = Arc::new(AtomicBool::new(false));
+        let signal = signal_hook::consts::SIGPIPE;
+        let id = signal_hook::flag::register(signal, Arc::clone(&is_raised)).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let written = Stream::Unix(ours).write(b"PING\r\n");
+        signal_hook::low_level::unregister(id);
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(!is_raised.load(Ordering::SeqCst));
+    }
+}
