@@ -1,7 +1,10 @@
 //! What the scripts of shares and sets do on a real server when they run later than they were sent
 //! (K3 to K7).
 
+use std::time::Duration;
+
 use muxlock::testing::{Master, Value};
+use testbed::pause;
 
 use crate::scripts::{
     self, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, SET_MARKED,
@@ -141,6 +144,13 @@ fn every_state_of_a_key_has_its_votes() {
                 );
             }
         }
+    }
+    // K5: a share that ends soon keeps a writer out as well, at any time within a second.
+    for _ in 0..10 {
+        scene.ask(&["DEL", "k"]);
+        assert_eq!(scene.share(TAKE_SHARED, OTHER, 3 * SHORT, "0"), DONE);
+        assert_eq!(scene.share(TAKE_EXCLUSIVE, TOKEN, LONG, "0"), REFUSED);
+        pause(Duration::from_millis(100));
     }
     // K6: the sign alone keeps a reader out, and only while it is one.
     for (sign, vote) in [("", REFUSED), (OTHER, DONE)] {
