@@ -286,6 +286,7 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
         "",
     ];
     const TTLS: [&str; 4] = ["20000", "60000", "600000", "3000000"];
+    const PLAIN: [&str; 8] = ["set", "stay", "free", "keep", "heal", "del", "", ""];
     let sets = [TAKE_ALL, KEEP_ALL, [FREE_ALL; 2]];
     let shares = [TAKE_SHARED, KEEP_SHARED, [FREE_SHARED; 2]];
     let (writer, slots) = (TAKE_EXCLUSIVE, TAKE_SLOT);
@@ -319,9 +320,9 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
         }
         let vote = if scripts == sets[0] { pair.ask_which(&args) } else { pair.ask(&args) };
         votes.insert((script, vote));
-        let plain: Vec<&[u8]> = match choices.pick(&["set", "free", "keep", "heal", "del", "", ""])
-        {
+        let plain: Vec<&[u8]> = match choices.pick(&PLAIN) {
             b"set" => vec![b"SET", key, token, b"NX", b"PX", ttl],
+            b"stay" => vec![b"SET", key, token, b"NX"],
             b"free" => vec![b"EVAL", RELEASE.as_bytes(), b"1", key, token],
             b"keep" => vec![b"EVAL", EXTEND.as_bytes(), b"1", key, token, ttl],
             b"heal" => vec![b"EVAL", EXTEND_OR_SET.as_bytes(), b"1", key, token, ttl],
