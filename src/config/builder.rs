@@ -161,28 +161,24 @@ impl Builder {
     /// nodes is slow. Choose it above the round trip to each master that should vote. From 100 µs
     /// to one minute. On Linux, timeouts below 10 ms are accurate to a few tens of microseconds;
     /// elsewhere they are rounded up to a millisecond.
-    pub fn node_timeout(mut self, node_timeout: Duration) -> Builder {
-        self.node_timeout = node_timeout;
-        self
+    pub fn node_timeout(self, node_timeout: Duration) -> Builder {
+        Builder { node_timeout, ..self }
     }
 
     /// The limit for one connection attempt: lookup of the host name, connection, TLS handshake and
     /// the first commands together; 500 ms if not set. From 1 ms to one minute.
-    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
-        self.connect_timeout = connect_timeout;
-        self
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Builder {
+        Builder { connect_timeout, ..self }
     }
 
     /// The delays between rounds; see [`Retry`].
-    pub fn retry(mut self, retry: Retry) -> Builder {
-        self.retry = retry;
-        self
+    pub fn retry(self, retry: Retry) -> Builder {
+        Builder { retry, ..self }
     }
 
     /// How to wait for a lock that another client holds; [`Waiting::Queue`] if not set.
-    pub fn waiting(mut self, waiting: Waiting) -> Builder {
-        self.waiting = waiting;
-        self
+    pub fn waiting(self, waiting: Waiting) -> Builder {
+        Builder { waiting, ..self }
     }
 
     /// The fraction of a TTL by which the clocks of client and masters can drift apart; 0.01 if not
@@ -191,16 +187,14 @@ impl Builder {
     /// 1 % covers the rate corrections of NTP. Chrony can correct faster, unless its `maxslewrate`
     /// is low; then use 0.1. The validity of a lock is shorter than its TTL by this fraction and 2
     /// ms.
-    pub fn drift_factor(mut self, drift_factor: f64) -> Builder {
-        self.drift_factor = drift_factor;
-        self
+    pub fn drift_factor(self, drift_factor: f64) -> Builder {
+        Builder { drift_factor, ..self }
     }
 
     /// A prefix for every key, before the resource name; at most 256 bytes. Empty if not set: then
     /// the keys are the same as in other Redlock clients, and both exclude each other.
-    pub fn key_prefix(mut self, key_prefix: impl Into<Vec<u8>>) -> Builder {
-        self.key_prefix = key_prefix.into();
-        self
+    pub fn key_prefix(self, key_prefix: impl Into<Vec<u8>>) -> Builder {
+        Builder { key_prefix: key_prefix.into(), ..self }
     }
 
     /// The longest TTL of a lock; 30 s if not set. A longer one fails with
@@ -212,9 +206,8 @@ impl Builder {
     /// in a running system, first give all clients the new value, and then use longer TTLs. To
     /// lower it, first use shorter TTLs, wait until all longer locks have expired, and then give
     /// all clients the new value.
-    pub fn max_ttl(mut self, max_ttl: Duration) -> Builder {
-        self.max_ttl = max_ttl;
-        self
+    pub fn max_ttl(self, max_ttl: Duration) -> Builder {
+        Builder { max_ttl, ..self }
     }
 
     /// How the client treats masters that might have forgotten a lock; see [`RestartGuard`].
@@ -222,9 +215,8 @@ impl Builder {
     /// The guard is on if this is not set. A master that was just started then does not vote for
     /// [`max_ttl`](Builder::max_ttl) plus about 1.3 s (with the default settings). Switch the guard
     /// off in development, and for tests that start their own masters.
-    pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Builder {
-        self.restart_guard = restart_guard;
-        self
+    pub fn restart_guard(self, restart_guard: RestartGuard) -> Builder {
+        Builder { restart_guard, ..self }
     }
 
     /// The name of a key on each master that detects `FLUSHALL`: if the key is missing, the client
@@ -245,9 +237,8 @@ impl Builder {
     /// The cost is a script instead of a plain `SET`, and one key without a time to live on each
     /// master. The script calls `TIME`, so the client's user needs that permission. The marker does
     /// not detect the deletion of a single key.
-    pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
-        self.flush_marker = Some(key.into());
-        self
+    pub fn flush_marker(self, key: impl Into<Vec<u8>>) -> Builder {
+        Builder { flush_marker: Some(key.into()), ..self }
     }
 
     /// The key of the hash with the counters for fencing tokens, on each master, in the database of
@@ -257,16 +248,14 @@ impl Builder {
     /// **All clients of a resource must have the same key.** No program may expire, evict or delete
     /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A resource with
     /// this key cannot be locked. Only acquisitions with a fencing token use it.
-    pub fn fencing_key(mut self, key: impl Into<Vec<u8>>) -> Builder {
-        self.fencing_key = key.into();
-        self
+    pub fn fencing_key(self, key: impl Into<Vec<u8>>) -> Builder {
+        Builder { fencing_key: key.into(), ..self }
     }
 
     /// Whether extensions, including automatic renewals, recreate a missing key on masters that
     /// have lost it. Off if not set. See [`Heal`] for the requirements.
-    pub fn heal(mut self, heal: Heal) -> Builder {
-        self.heal = heal;
-        self
+    pub fn heal(self, heal: Heal) -> Builder {
+        Builder { heal, ..self }
     }
 
     /// Replaces the lookup of host names; the system's lookup if not set. The function gets the
@@ -301,12 +290,11 @@ impl Builder {
     /// # drop(config);
     /// # Ok::<(), muxlock::error::ConfigError>(())
     /// ```
-    pub fn resolver<F>(mut self, resolver: F) -> Builder
+    pub fn resolver<F>(self, resolver: F) -> Builder
     where
         F: Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     {
-        self.resolver = Resolver::new(resolver);
-        self
+        Builder { resolver: Resolver::new(resolver), ..self }
     }
 
     /// TLS settings for all nodes with `rediss://`. If not set, the client trusts the roots of the
@@ -314,9 +302,8 @@ impl Builder {
     ///
     /// [`config`](Builder::config) fails if no node uses them.
     #[cfg(feature = "tls-no-provider")]
-    pub fn tls(mut self, tls: Tls) -> Builder {
-        self.tls = Some(tls);
-        self
+    pub fn tls(self, tls: Tls) -> Builder {
+        Builder { tls: Some(tls), ..self }
     }
 
     /// Text that describes this client in `CLIENT LIST`, instead of its host, process id, program
@@ -328,9 +315,8 @@ impl Builder {
     /// tokens. Arguments of the program are left out. With `client_name("orders/eu")`, the part
     /// after the tag is `:name=orders/eu`. With an empty text, it is `:name=`: choose that if other
     /// users of the servers must not learn host and program.
-    pub fn client_name(mut self, name: impl Into<String>) -> Builder {
-        self.client_name = Some(name.into());
-        self
+    pub fn client_name(self, name: impl Into<String>) -> Builder {
+        Builder { client_name: Some(name.into()), ..self }
     }
 
     /// Checks the settings and reads the files that addresses name. It looks up no host name.

@@ -61,16 +61,14 @@ impl Tls {
     }
 
     /// The trusted roots, as PEM: one certificate or more. They replace the roots of the system.
-    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Tls {
-        self.ca = Some(pem.into());
-        self
+    pub fn ca_pem(self, pem: impl Into<Vec<u8>>) -> Tls {
+        Tls { ca: Some(pem.into()), ..self }
     }
 
     /// The client's certificate, followed by any intermediate certificates, and its private key,
     /// each as PEM. The key must not be encrypted.
-    pub fn client_cert_pem(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
-        self.client = Some((cert.into(), key.into()));
-        self
+    pub fn client_cert_pem(self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
+        Tls { client: Some((cert.into(), key.into())), ..self }
     }
 
     /// Your own settings, for needs such as revocation lists or a key in a hardware module. They
