@@ -63,7 +63,7 @@ pub fn obstacle(status: &NodeStatus) -> Option<NodeReport> {
 
 /// The lock of a lease that its multiplexer has [let go](crate::Multiplexer::let_go).
 pub fn parts(lease: Lease) -> LockParts {
-    LockParts::new(lease)
+    LockParts(lease)
 }
 
 /// Where a master listens.

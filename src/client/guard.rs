@@ -248,7 +248,7 @@ impl Drop for LockGuard {
 /// Pass this value to another thread or client, or its text to another process of the same machine.
 #[must_use = "a lock in parts is not released; it only expires"]
 #[derive(Debug)]
-pub struct LockParts(Lease);
+pub struct LockParts(pub(crate) Lease);
 
 impl LockParts {
     /// The locked resource.
@@ -264,17 +264,5 @@ impl LockParts {
     /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.0.fencing_token()
-    }
-
-    pub(crate) fn new(lease: Lease) -> LockParts {
-        LockParts(lease)
-    }
-
-    pub(super) fn lease(&self) -> &Lease {
-        &self.0
-    }
-
-    pub(super) fn into_lease(self, nodes: usize) -> Lease {
-        self.0.adopted(nodes)
     }
 }

@@ -109,8 +109,8 @@ impl LockParts {
         let clock = ClockId::here().ok_or(HandOverError::NoClock)?;
         // In this order, time that passes in between is subtracted twice rather than not at all.
         let stamp = Clock.stamp();
-        let left = self.lease().remaining(Clock.now());
-        Ok(write(self.lease(), &clock, stamp, left))
+        let left = self.0.remaining(Clock.now());
+        Ok(write(&self.0, &clock, stamp, left))
     }
 }
 
@@ -133,7 +133,7 @@ impl FromStr for LockParts {
         let deadline = deadline(now, Clock.stamp(), written.stamp, written.left)?;
         let Written { resource, token, ttl, longest, granted, doubts, fencing, .. } = written;
         let lease = Lease::elsewhere(resource, token, ttl, deadline).fenced(fencing);
-        Ok(LockParts::new(lease.with_past(longest, granted, doubts)))
+        Ok(LockParts(lease.with_past(longest, granted, doubts)))
     }
 }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     fn text_of(name: &[u8], left: Duration) -> String {
-        LockParts::new(lease(name, Clock.now().after(left))).to_secret_text().unwrap()
+        LockParts(lease(name, Clock.now().after(left))).to_secret_text().unwrap()
     }
 
     fn number_of(text: &str) -> Option<FencingToken> {
@@ -440,7 +440,7 @@ mod tests {
     fn fenced_text(left: Duration) -> String {
         let lease = lease(b"invoice:42", Clock.now().after(left));
         let lease = lease.fenced(number_of("1700000000000000"));
-        LockParts::new(lease).to_secret_text().unwrap()
+        LockParts(lease).to_secret_text().unwrap()
     }
 
     /// One of each kind that may be held, but for the plain one.
@@ -455,7 +455,7 @@ mod tests {
     }
 
     fn text_of_kind(resource: Resource, left: Duration) -> String {
-        let parts = LockParts::new(lease_of(resource, Clock.now().after(left)));
+        let parts = LockParts(lease_of(resource, Clock.now().after(left)));
         parts.to_secret_text().unwrap()
     }
 
@@ -476,14 +476,14 @@ mod tests {
         let longest = vec![0; RESOURCE_BYTES_MAX];
         for name in [&b"invoice:42"[..], b".", b"\0\xff\n", &longest] {
             let deadline = Clock.now().after(9 * SECOND);
-            let parts = LockParts::new(lease(name, deadline));
+            let parts = LockParts(lease(name, deadline));
             let text = parts.to_secret_text().unwrap();
             assert!(text.len() <= TEXT_BYTES_MAX);
             assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-'));
             let read: LockParts = text.parse().unwrap();
             assert_eq!(read.resource().as_bytes(), name);
             assert_eq!(read.token(), parts.token());
-            let (read, written) = (read.lease(), parts.lease());
+            let (read, written) = (&read.0, &parts.0);
             assert_eq!((read.ttl(), read.past()), (written.ttl(), written.past()));
             assert!(read.valid_until() <= deadline, "never more");
             assert!(deadline.since(read.valid_until()) < 5 * SECOND, "not much less");
@@ -496,13 +496,13 @@ mod tests {
         for number in ["1", "1700000000000000", "8999999999999999"] {
             let fence = number_of(number);
             let lease = lease(b"invoice:42", Clock.now().after(9 * SECOND)).fenced(fence);
-            let parts = LockParts::new(lease);
+            let parts = LockParts(lease);
             let text = parts.to_secret_text().unwrap();
             assert!(text.starts_with("muxlock.5.") && text.len() <= TEXT_BYTES_MAX);
             assert_eq!(text.split('.').nth(10), Some(number));
             let read: LockParts = text.parse().unwrap();
             assert_eq!((read.fencing_token(), read.token()), (fence, parts.token()));
-            assert_eq!(read.lease().past(), parts.lease().past());
+            assert_eq!(read.0.past(), parts.0.past());
         }
         let text = text_of(b"invoice:42", 9 * SECOND);
         assert_eq!(text.split('.').nth(10), Some(""));
@@ -539,10 +539,10 @@ mod tests {
     #[test]
     fn more_validity_than_the_last_ttl_is_read() {
         let deadline = Clock.now().after(15 * SECOND);
-        let parts = LockParts::new(lease(b"invoice:42", deadline));
+        let parts = LockParts(lease(b"invoice:42", deadline));
         let read: LockParts = parts.to_secret_text().unwrap().parse().unwrap();
-        assert_eq!(read.lease().ttl(), 10 * SECOND);
-        assert!(deadline.since(read.lease().valid_until()) < 4 * SECOND);
+        assert_eq!(read.0.ttl(), 10 * SECOND);
+        assert!(deadline.since(read.0.valid_until()) < 4 * SECOND);
     }
 
     /// Doubts that do not fit into the text make the doubt greater.
@@ -597,7 +597,7 @@ mod tests {
                     continue;
                 };
                 let most = Clock.now().after(20 * SECOND);
-                assert!(parts.lease().valid_until() <= most, "{at} {field:?}");
+                assert!(parts.0.valid_until() <= most, "{at} {field:?}");
             }
             let mut fewer = fields.clone();
             fewer.remove(at);
@@ -684,7 +684,7 @@ mod tests {
             let read: LockParts = text.parse().unwrap();
             assert_eq!((read.resource(), read.fencing_token()), (&resource, None));
             let written = lease_of(resource, Clock.now());
-            assert_eq!((read.token(), read.lease().past()), (written.token(), written.past()));
+            assert_eq!((read.token(), read.0.past()), (written.token(), written.past()));
         }
         let fields = |text: &str| text.split('.').skip(11).take(2).collect::<Vec<_>>().join(".");
         let written = kinds().map(|resource| fields(&text_of_kind(resource, SECOND)));
@@ -752,7 +752,7 @@ mod tests {
     fn lock_that_is_over_is_read_and_not_valid() {
         for left in [Duration::ZERO, Duration::from_nanos(1)] {
             let parts: LockParts = text_of(b"invoice:42", left).parse().unwrap();
-            assert!(!parts.lease().is_valid_at(Clock.now()));
+            assert!(!parts.0.is_valid_at(Clock.now()));
         }
     }
 
@@ -772,7 +772,7 @@ mod tests {
             Doubt { node: 2, connections: ConnectionIds::default(), is_one_set: true, uncounted };
         let lease = lease(b"r", Clock.now().after(9 * SECOND));
         let (longest, granted, _) = lease.past();
-        let parts = LockParts::new(lease.with_past(longest, granted, vec![doubt]));
+        let parts = LockParts(lease.with_past(longest, granted, vec![doubt]));
         let text = parts.to_secret_text().unwrap();
         assert!(text.parse::<LockParts>().is_ok(), "{:?}", text.parse::<LockParts>().err());
     }

@@ -375,8 +375,8 @@ impl Redlock {
         if !self.shared.is_owner_process() {
             return Err(LockError::forked());
         }
-        let guard =
-            LockGuard::new(Arc::clone(&self.shared), parts.into_lease(self.shared.config.nodes()));
+        let lease = parts.0.adopted(self.shared.config.nodes());
+        let guard = LockGuard::new(Arc::clone(&self.shared), lease);
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
