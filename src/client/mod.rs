@@ -372,9 +372,7 @@ impl Redlock {
     /// releases any keys that are left. [`Forked`](crate::LockErrorKind::Forked) if this client
     /// belongs to the parent process; create a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
-        if !self.shared.is_owner_process() {
-            return Err(LockError::forked());
-        }
+        self.shared.check_owner_process()?;
         let lease = parts.0.adopted(self.shared.config.nodes());
         let guard = LockGuard::new(Arc::clone(&self.shared), lease);
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
@@ -413,9 +411,7 @@ impl Redlock {
     }
 
     fn look_at(&self, resource: Resource) -> Result<Inspection, LockError> {
-        if !self.shared.is_owner_process() {
-            return Err(LockError::forked());
-        }
+        self.shared.check_owner_process()?;
         match self.shared.threads.run(Order::Inspect(resource), self.shared.round_limit()) {
             Some(Outcome::Done(Done::Inspected(inspection))) => Ok(inspection),
             Some(Outcome::Refused(error)) => Err(error),
@@ -463,9 +459,7 @@ impl Redlock {
     /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
     /// - [`Forked`](crate::LockErrorKind::Forked): create a client in this process.
     pub fn ready(&self, timeout: Duration) -> Result<(), LockError> {
-        if !self.shared.is_owner_process() {
-            return Err(LockError::forked());
-        }
+        self.shared.check_owner_process()?;
         match self.watch(timeout, Watch::Ready) {
             Some(Outcome::Ready(result)) => result,
             None => Err(LockError::unserved()),
@@ -683,6 +677,10 @@ impl Shared {
     /// Whether this process may touch the connections (R24).
     pub(crate) fn is_owner_process(&self) -> bool {
         self.owner.is_current()
+    }
+
+    fn check_owner_process(&self) -> Result<(), LockError> {
+        if self.is_owner_process() { Ok(()) } else { Err(LockError::forked()) }
     }
 
     /// Changes the list of locks, if there is one.
