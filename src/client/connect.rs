@@ -1,7 +1,6 @@
 //! Builds a client from its settings.
 
 use std::fmt;
-use std::io;
 
 use super::Redlock;
 use crate::config::{Builder, ConfigError};
@@ -79,15 +78,5 @@ impl std::error::Error for ConnectError {}
 impl From<ConfigError> for ConnectError {
     fn from(error: ConfigError) -> ConnectError {
         ConnectError::Config(error)
-    }
-}
-
-/// As the error that it contains.
-impl From<ConnectError> for io::Error {
-    fn from(error: ConnectError) -> io::Error {
-        match error {
-            ConnectError::Config(error) => error.into(),
-            ConnectError::Unavailable(error) => error.into(),
-        }
     }
 }

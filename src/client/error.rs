@@ -235,6 +235,13 @@ impl From<Error> for io::Error {
     }
 }
 
+/// As the error that it contains.
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> io::Error {
+        Error::from(error).into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
