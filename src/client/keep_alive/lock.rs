@@ -12,7 +12,7 @@ use crate::client::loop_work::{Order, Outcome};
 use crate::client::{Error, LockGuard, Shared};
 use crate::fencing::FencingToken;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
-use crate::lock_error::LockError;
+use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
@@ -84,7 +84,33 @@ impl LockGuard {
     /// - [`TooMany`](crate::error::KeepAliveErrorKind::TooMany): this client already renews 65,536
     ///   locks. Create another client.
     pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
-        KeptLock::start(self, how)
+        let (shared, lease) = self.apart();
+        let now = Clock.now();
+        let checked = check(&shared, &lease, now);
+        let checked = checked.map_err(|error| KeepAliveErrorKind::Lock(error.kind()));
+        let added = checked.and_then(|(ttl, validity)| {
+            let terms = Terms::new(now, validity, &how, shared.config.node_timeout);
+            let renewed = RenewedLock::new(now, &lease, ttl, terms, how.on_loss.clone());
+            let renewed = Arc::new(renewed);
+            Ok((shared.renewer.add(&shared, &renewed)?, renewed))
+        });
+        let (key, renewed) = match added {
+            Ok(added) => added,
+            Err(kind) => return Err(KeepAliveError::new(kind, LockGuard::new(shared, lease))),
+        };
+        let until = lease.valid_until();
+        let order = Order::Renew(Box::new((lease, how, Arc::clone(&renewed))));
+        // From here on it cleans up when it is dropped, as when a logger panics.
+        let lock = KeptLock { shared: Arc::clone(&shared), renewed, key };
+        match shared.threads.run(order, Limit::At(until)) {
+            Some(Outcome::Renewing(_)) if shared.none_held().is_none() => Ok(lock),
+            // The thread that runs the loop is delayed, and the lock has expired; or all locks were
+            // released.
+            _ => {
+                let kind = KeepAliveErrorKind::Lock(LockErrorKind::Expired);
+                Err(KeepAliveError::new(kind, LockGuard::new(shared, lock.renewed.lease.over())))
+            }
+        }
     }
 
     /// Renews the lock while `work` runs, and releases it: see [`Redlock::with_lock`].
@@ -103,42 +129,6 @@ impl LockGuard {
 }
 
 impl KeptLock {
-    pub(in crate::client) fn start(
-        guard: LockGuard,
-        how: KeepAlive,
-    ) -> Result<KeptLock, KeepAliveError> {
-        let (shared, lease) = guard.apart();
-        let now = Clock.now();
-        let (ttl, validity) = match check(&shared, &lease, now) {
-            Ok(checked) => checked,
-            Err(error) => {
-                let kind = KeepAliveErrorKind::Lock(error.kind());
-                return Err(KeepAliveError::new(kind, LockGuard::new(shared, lease)));
-            }
-        };
-        let terms = Terms::new(now, validity, &how, shared.config.node_timeout);
-        let renewed = Arc::new(RenewedLock::new(now, &lease, ttl, terms, how.on_loss.clone()));
-        let key = match shared.renewer.add(&shared, &renewed) {
-            Ok(key) => key,
-            Err(kind) => {
-                return Err(KeepAliveError::new(kind, LockGuard::new(shared, lease)));
-            }
-        };
-        let until = lease.valid_until();
-        let order = Order::Renew(Box::new((lease, how, Arc::clone(&renewed))));
-        // From here on it cleans up when it is dropped, as when a logger panics.
-        let lock = KeptLock { shared: Arc::clone(&shared), renewed, key };
-        match shared.threads.run(order, Limit::At(until)) {
-            Some(Outcome::Renewing(_)) if shared.none_held().is_none() => Ok(lock),
-            // The thread that runs the loop is delayed, and the lock has expired; or all locks were
-            // released.
-            _ => {
-                let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
-                Err(KeepAliveError::new(kind, LockGuard::new(shared, lock.renewed.over())))
-            }
-        }
-    }
-
     /// The locked resource.
     pub fn resource(&self) -> &Resource {
         self.renewed.lease.resource()
@@ -162,10 +152,7 @@ impl KeptLock {
 
     /// How often the lock was renewed; failed renewals do not count.
     pub fn renewals(&self) -> u32 {
-        if !self.shared.is_owner_process() {
-            return 0;
-        }
-        self.renewed.renewals()
+        if self.shared.is_owner_process() { self.renewed.renewals() } else { 0 }
     }
 
     /// The remaining validity; zero when it has ended.
@@ -259,9 +246,7 @@ impl KeptLock {
     /// The operating system has no more descriptors, or the lock belongs to the parent process.
     #[cfg(unix)]
     pub fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        if !self.shared.is_owner_process() {
-            return Err(LockError::forked().into());
-        }
+        self.shared.check_owner_process()?;
         self.renewed.loss_fd()
     }
 
@@ -275,9 +260,7 @@ impl KeptLock {
     /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
     pub fn unlock(self) -> Result<Released, LockError> {
         let shared = Arc::clone(&self.shared);
-        if !shared.is_owner_process() {
-            return Err(LockError::forked());
-        }
+        shared.check_owner_process()?;
         let until = shared.round_ends();
         shared.held(|held| held.remove(self.token()));
         shared.release_owned(self.take_until(until), Limit::At(until))
@@ -308,7 +291,7 @@ impl KeptLock {
         let shared = Arc::clone(&self.shared);
         if !shared.is_owner_process() {
             // Another thread of the parent may have been using the lease.
-            return LockGuard::new(shared, self.renewed.over());
+            return LockGuard::new(shared, self.renewed.lease.over());
         }
         let until = shared.round_ends();
         let lease = self.take_until(until);

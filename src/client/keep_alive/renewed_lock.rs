@@ -185,8 +185,7 @@ impl RenewedLock {
     /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
     /// deadline that was seen to have passed is not raised (R22).
     pub(super) fn remaining(&self) -> Duration {
-        let state = self.lock();
-        state.deadline.since(Clock.now())
+        self.lock().deadline.since(Clock.now())
     }
 
     pub(super) fn renewals(&self) -> u32 {
@@ -225,7 +224,7 @@ impl RenewedLock {
         self.let_go(&mut state);
         let lease = match (stopped, replace(&mut state.lease_at, LeaseAt::Gone)) {
             (Some(lease), _) | (None, LeaseAt::Here(lease)) => lease,
-            (None, LeaseAt::Engine(_) | LeaseAt::Gone) => return self.over(),
+            (None, LeaseAt::Engine(_) | LeaseAt::Gone) => return self.lease.over(),
         };
         state.record_if_due(Clock.now());
         if state.loss.is_none() {
@@ -308,11 +307,6 @@ impl RenewedLock {
         drop(state);
         // The callback is the caller's; the panic hook has reported the panic.
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
-    }
-
-    /// An expired lease, in place of one that is not available.
-    pub(super) fn over(&self) -> Lease {
-        self.lease.over()
     }
 }
 
