@@ -19,7 +19,7 @@ pub use crate::config::env::{
 use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
-pub use crate::mux::{Dialled, Failover};
+pub use crate::mux::Dialled;
 use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix, of_process};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
@@ -27,6 +27,7 @@ use crate::outcome::{NodeOutcome, NodeReport};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
 use crate::proto::status::{self, NodeState};
 use crate::proto::{Lease, NodeStatus, OpId};
+pub use crate::resp::Failover;
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
 

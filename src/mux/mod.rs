@@ -44,8 +44,6 @@ pub(crate) use driver::Driver;
 pub(crate) use reading::UNREAD_MAX;
 pub(crate) use records::Records;
 #[cfg(feature = "unstable-tool")]
-pub use sentinel::Failover;
-#[cfg(feature = "unstable-tool")]
 pub(crate) use sentinel::ask_sentinels;
 pub use standalone::Standalone;
 

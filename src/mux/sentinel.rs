@@ -12,29 +12,14 @@ use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
 use crate::outcome::{explained, explained_connection, printable};
 use crate::proto::foreign;
-use crate::resp::{self, ANSWER_BYTES_MAX, NoMaster, SentinelMaster, SentinelRefusal, answer, ask};
+use crate::resp::{
+    self, ANSWER_BYTES_MAX, Failover, NoMaster, SentinelMaster, SentinelRefusal, answer, ask,
+};
 
 /// So many Sentinels are named with the reason why they named no master.
 const REASONS_MAX: usize = 3;
 /// How often one of the Sentinels is asked while the node is connected.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The answer of a Sentinel about a failover.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Failover {
-    /// A master that has not answered for so long counts as down.
-    pub down_after: Option<Duration>,
-    /// How many Sentinels have to agree on that.
-    pub quorum: Option<u64>,
-    /// How many there are.
-    pub sentinels: Option<u64>,
-    /// How many replicas are given to a new master at a time.
-    pub parallel_syncs: Option<u64>,
-    /// How many replicas the Sentinel knows, also those that are down.
-    pub replicas: Option<u64>,
-    /// For how long more than half of the Sentinels have known the master, if they said so.
-    pub master_for: Option<Duration>,
-}
 
 /// Asks the Sentinels of a node in turn.
 #[cfg(feature = "unstable-tool")]
@@ -177,16 +162,7 @@ impl Search {
         let addresses = self.resolver.look_up(&said.host, said.port).map_err(|error| {
             failed(&format!("it names {}, which does not resolve: {}", said.host, why(&error)))
         })?;
-        let SentinelMaster { master_for, epoch, is_failing_over, .. } = said;
-        let SentinelMaster { down_after, quorum, others, parallel_syncs, replicas, .. } = said;
-        let failover = Failover {
-            down_after,
-            quorum,
-            sentinels: others.map(|others| others.saturating_add(1)),
-            parallel_syncs,
-            replicas,
-            master_for: None,
-        };
+        let SentinelMaster { master_for, epoch, is_failing_over, failover, .. } = said;
         // Read after the answer, so that the age is not too great.
         let master_for = Some((master_for, blocking::now()));
         Ok(Located { addresses, master_for, epoch, is_failing_over, failover })

@@ -33,6 +33,7 @@ pub use resp3::Protocol;
 /// The scripts, by which a fake master recognises them.
 #[cfg(feature = "testing")]
 pub(crate) use scripts::*;
+pub use sentinel::Failover;
 pub(crate) use sentinel::{
     ANSWER_BYTES_MAX, NoMaster, SentinelMaster, SentinelRefusal, answer, ask,
 };

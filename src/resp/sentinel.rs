@@ -30,16 +30,24 @@ pub(crate) struct SentinelMaster {
     pub(crate) epoch: u64,
     /// Whether this Sentinel leads a failover, and still names the old master.
     pub(crate) is_failing_over: bool,
-    /// How many replicas are given to a new master at a time.
-    pub(crate) parallel_syncs: Option<u64>,
+    pub(crate) failover: Failover,
+}
+
+/// The answer of a Sentinel about a failover.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Failover {
     /// A master that has not answered for so long counts as down.
-    pub(crate) down_after: Option<Duration>,
+    pub down_after: Option<Duration>,
     /// How many Sentinels have to agree on that.
-    pub(crate) quorum: Option<u64>,
-    /// How many other Sentinels it knows.
-    pub(crate) others: Option<u64>,
-    /// How many replicas it knows, also those that are down.
-    pub(crate) replicas: Option<u64>,
+    pub quorum: Option<u64>,
+    /// How many there are.
+    pub sentinels: Option<u64>,
+    /// How many replicas are given to a new master at a time.
+    pub parallel_syncs: Option<u64>,
+    /// How many replicas the Sentinel knows, also those that are down.
+    pub replicas: Option<u64>,
+    /// For how long more than half of the Sentinels have known the master, if they said so.
+    pub master_for: Option<Duration>,
 }
 
 /// Why a Sentinel's answer is none.
@@ -146,11 +154,14 @@ pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaste
             master_for: if is_master { Duration::from_millis(millis) } else { Duration::ZERO },
             epoch: parsed(of(b"config-epoch")?)?,
             is_failing_over: of(b"flags")?.split(|byte| *byte == b',').any(|it| it == FAILING_OVER),
-            parallel_syncs: figure(b"parallel-syncs"),
-            down_after: figure(b"down-after-milliseconds").map(Duration::from_millis),
-            quorum: figure(b"quorum"),
-            others: figure(b"num-other-sentinels"),
-            replicas: figure(b"num-slaves"),
+            failover: Failover {
+                down_after: figure(b"down-after-milliseconds").map(Duration::from_millis),
+                quorum: figure(b"quorum"),
+                sentinels: figure(b"num-other-sentinels").map(|others| others.saturating_add(1)),
+                parallel_syncs: figure(b"parallel-syncs"),
+                replicas: figure(b"num-slaves"),
+                master_for: None,
+            },
         })
     };
     master().map(Some).ok_or(NoMaster::Protocol)
@@ -219,11 +230,11 @@ mod tests {
             master_for: Duration::from_millis(4_200),
             epoch: 7,
             is_failing_over: false,
-            parallel_syncs: None,
-            down_after: Some(Duration::from_millis(300)),
-            quorum: None,
-            others: None,
-            replicas: Some(3),
+            failover: Failover {
+                down_after: Some(Duration::from_millis(300)),
+                replicas: Some(3),
+                ..Failover::default()
+            },
         };
         let usual = text(&USUAL);
         assert_eq!(answer(&usual), Ok(Some(expected.clone())));
