@@ -644,14 +644,7 @@ impl Work for LoopWork {
 
 impl Drop for LoopWork {
     fn drop(&mut self) {
-        if self.owner.is_current() {
-            self.driver.finish();
-            if let Some(records) = self.driver.records.take() {
-                records.write();
-            }
-        } else {
-            self.driver.leave_to_parent();
-        }
+        self.driver.finish(self.owner.is_current());
     }
 }
 

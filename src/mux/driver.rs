@@ -34,9 +34,9 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// An engine, and a socket for each of its nodes. It carries out the actions of the engine, and
 /// passes replies to it.
 ///
-/// The owner waits for events, reads the clock, and writes the log records that are collected here.
-/// In a forked process the owner may only call [`leave_to_parent`](Driver::leave_to_parent) (R24).
-/// Several drivers may share one poll: each ignores the events of others.
+/// The owner waits for events, reads the clock, and writes the log records that are collected here;
+/// [`finish`](Driver::finish) writes the last ones. In a forked process the owner may only call
+/// that (R24). Several drivers may share one poll: each ignores the events of others.
 pub(crate) struct Driver {
     pub(super) engine: Engine,
     pub(super) config: Arc<Config>,
@@ -319,19 +319,19 @@ impl Driver {
         self.engine.forget_randomness();
     }
 
-    /// Sends as much as the sockets accept, before the end; it does not wait.
-    pub(crate) fn finish(&mut self) {
+    /// To be called before this is dropped. It sends as much as the sockets accept, and does not
+    /// wait. In a forked process it forgets the sockets: deregistering one there would deregister
+    /// it for the parent, which shares the poll.
+    pub(crate) fn finish(&mut self, is_owner_process: bool) {
+        if !is_owner_process {
+            return self.nodes.drain(..).for_each(std::mem::forget);
+        }
         // An action can fail a node, which adds actions. Each node fails at most once, since it is
         // not connected again.
         while self.engine.has_actions() {
             self.flush();
         }
-    }
-
-    /// Forgets the sockets, before this is dropped in a forked process: deregistering one there
-    /// would deregister it for the parent, which shares the poll.
-    pub(crate) fn leave_to_parent(&mut self) {
-        self.nodes.drain(..).for_each(std::mem::forget);
+        std::mem::take(&mut self.records).write();
     }
 
     /// Ends every connection: some commands noted as sent may not have been.

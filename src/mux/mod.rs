@@ -630,12 +630,7 @@ impl Multiplexer {
 
 impl Drop for Multiplexer {
     fn drop(&mut self) {
-        if self.owner.is_current() {
-            self.driver.finish();
-            self.write_records();
-        } else {
-            self.driver.leave_to_parent();
-        }
+        self.driver.finish(self.owner.is_current());
     }
 }
 
