@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::outcome::NodeOutcome;
+use crate::outcome::{NodeOutcome, write_nodes};
 use crate::quorum::quorum;
 use crate::token::{Fingerprint, LockToken};
 
@@ -222,10 +222,7 @@ impl fmt::Display for Inspection {
             }
             (None, _) => write!(f, "no holder has a quorum; {held} of {total} nodes have a key")?,
         }
-        for (i, node) in self.nodes.iter().enumerate() {
-            write!(f, "{}{node}", if i == 0 { " (" } else { "; " })?;
-        }
-        f.write_str(")")
+        write_nodes(&self.nodes, f)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine};
+use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine, write_nodes};
 use crate::quorum::quorum;
 use crate::resource::{
     InvalidResource, LISTED_MAX, LockKind, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
@@ -231,20 +231,12 @@ impl LockError {
         if self.is_contended() {
             return None;
         }
-        let is_free = |report: &&NodeReport| {
-            matches!(
-                report.outcome,
-                NodeOutcome::Granted | NodeOutcome::Pending | NodeOutcome::Connected
-            )
-        };
-        let granted = self.nodes().iter().filter(is_free).count();
+        let granted = self.count(|outcome| {
+            matches!(outcome, NodeOutcome::Granted | NodeOutcome::Pending | NodeOutcome::Connected)
+        });
         let missing = quorum(self.nodes().len()).checked_sub(granted + 1)?;
-        let mut waits: Vec<_> = self
-            .nodes()
-            .iter()
-            .filter(|report| report.outcome == NodeOutcome::Quarantined)
-            .filter_map(|report| report.quarantine.map(|quarantine| quarantine.ready_in))
-            .collect();
+        let quarantines = self.nodes().iter().filter_map(NodeReport::in_quarantine);
+        let mut waits: Vec<_> = quarantines.map(|quarantine| quarantine.ready_in).collect();
         waits.sort_unstable();
         waits.get(missing).copied()
     }
@@ -383,12 +375,11 @@ impl LockError {
     /// For how long the masters that count from the first contact with a client keep each new
     /// client waiting.
     fn lasts_for_each(&self) -> Option<Duration> {
-        let quarantined = |report: &&NodeReport| report.outcome == NodeOutcome::Quarantined;
-        let lasts = |report: &NodeReport| match report.quarantine?.counted_from {
+        let lasts = |report: &NodeReport| match report.in_quarantine()?.counted_from {
             CountedFrom::FirstContact { lasts } => Some(lasts),
             CountedFrom::Event => None,
         };
-        self.nodes().iter().filter(quarantined).filter_map(lasts).max()
+        self.nodes().iter().filter_map(lasts).max()
     }
 
     /// What to do about a quarantine, if there is one.
@@ -417,13 +408,7 @@ impl LockError {
 
     fn line(&self, f: &mut fmt::Formatter<'_>, names: &Names) -> fmt::Result {
         self.summary(f)?;
-        for (i, report) in self.nodes().iter().enumerate() {
-            f.write_str(if i == 0 { " (" } else { "; " })?;
-            fmt::Display::fmt(report, f)?;
-        }
-        if !self.nodes().is_empty() {
-            f.write_str(")")?;
-        }
+        write_nodes(self.nodes(), f)?;
         self.hint(f, names)
     }
 

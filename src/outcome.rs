@@ -28,15 +28,27 @@ pub struct NodeReport {
     pub quarantine: Option<Quarantine>,
 }
 
+impl NodeReport {
+    /// Its quarantine, if that is why its answer does not count.
+    pub(crate) fn in_quarantine(&self) -> Option<Quarantine> {
+        self.quarantine.filter(|_| self.outcome == NodeOutcome::Quarantined)
+    }
+}
+
+/// Writes the nodes in brackets, if there are any.
+pub(crate) fn write_nodes(nodes: &[impl fmt::Display], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (i, node) in nodes.iter().enumerate() {
+        write!(f, "{}{node}", if i == 0 { " (" } else { "; " })?;
+    }
+    if nodes.is_empty() { Ok(()) } else { f.write_str(")") }
+}
+
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} {}: {}", self.node, self.address, self.outcome)?;
-        if let Some(quarantine) =
-            self.quarantine.filter(|_| self.outcome == NodeOutcome::Quarantined)
-        {
-            let cause = quarantine.cause;
-            write!(f, " for another {:.1?}: ", quarantine.ready_in)?;
-            match (cause, quarantine.counted_from) {
+        if let Some(Quarantine { cause, ready_in, counted_from }) = self.in_quarantine() {
+            write!(f, " for another {ready_in:.1?}: ")?;
+            match (cause, counted_from) {
                 (QuarantineCause::Restarted, CountedFrom::FirstContact { .. }) => {
                     f.write_str("this client first connected to it a short time ago")?;
                 }
