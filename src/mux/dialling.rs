@@ -58,9 +58,7 @@ impl Driver {
         }
         let address = connection.address.wrapping_add(1);
         self.note_trying(node, address);
-        if let Some(beside) = self.dial_beside(node, address) {
-            self.nodes[node].beside = Some(beside);
-        }
+        self.nodes[node].beside = self.dial_beside(node, address);
     }
 
     fn dial_beside(&self, node: usize, address: usize) -> Option<Beside> {
