@@ -1,7 +1,7 @@
 //! What may be locked, and how it is written for another process.
 
 use super::Resource;
-use super::kind::{LockKind, numbers};
+use super::kind::{LockKind, SET, VALUE};
 
 /// The longest resource name, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 1024;
@@ -124,8 +124,8 @@ impl Resource {
     pub(crate) fn of_raw(number: u8, bytes: &[u8]) -> Result<Resource, InvalidResource> {
         let torn = InvalidResource::Name { bytes: 0 };
         match number {
-            numbers::SET => Resource::checked_all(names_in(bytes).ok_or(torn)?),
-            numbers::VALUE => {
+            _ if number == SET.number => Resource::checked_all(names_in(bytes).ok_or(torn)?),
+            _ if number == VALUE.number => {
                 let (value, name) = split_first(bytes).ok_or(torn)?;
                 Resource::checked_as(name, value)
             }

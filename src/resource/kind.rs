@@ -26,7 +26,7 @@ pub(crate) enum LockKind {
 pub(crate) struct KindRow {
     /// What the resource is called in `Debug`.
     pub(crate) name: &'static str,
-    /// Its number in the text of a hand-over.
+    /// Its number in the text of a hand-over. A slot and a take-over are never held.
     pub(crate) number: u8,
     /// What is tried before its first command on a connection, unless the handshake has.
     pub(crate) trial: Option<Trial>,
@@ -137,21 +137,9 @@ pub(crate) enum Sharing {
     Never,
 }
 
-/// What stands for a kind in the text of a hand-over.
-pub(super) mod numbers {
-    pub(crate) const PLAIN: u8 = 0;
-    pub(crate) const SET: u8 = 1;
-    pub(crate) const SHARED: u8 = 2;
-    pub(crate) const EXCLUSIVE: u8 = 3;
-    /// This and a take-over are never held.
-    pub(crate) const SLOT: u8 = 4;
-    pub(crate) const VALUE: u8 = 5;
-    pub(crate) const TAKE_OVER: u8 = 6;
-}
-
 const PLAIN: KindRow = KindRow {
     name: "Plain",
-    number: numbers::PLAIN,
+    number: 0,
     trial: None,
     kept_by: KeptBy::PlainCommands,
     keys: Keys::Names,
@@ -161,9 +149,9 @@ const PLAIN: KindRow = KindRow {
     sharing: Sharing::CanBeShared,
 };
 
-const SET: KindRow = KindRow {
+pub(super) const SET: KindRow = KindRow {
     name: "All",
-    number: numbers::SET,
+    number: 1,
     trial: Some(Trial::Several),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::Names,
@@ -175,7 +163,7 @@ const SET: KindRow = KindRow {
 
 const SHARED: KindRow = KindRow {
     name: "Shared",
-    number: numbers::SHARED,
+    number: 2,
     trial: Some(Trial::Shares),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::And(INTENT),
@@ -187,7 +175,7 @@ const SHARED: KindRow = KindRow {
 
 const EXCLUSIVE: KindRow = KindRow {
     name: "Exclusive",
-    number: numbers::EXCLUSIVE,
+    number: 3,
     trial: Some(Trial::Shares),
     kept_by: KeptBy::PlainCommands,
     keys: Keys::And(INTENT),
@@ -199,7 +187,7 @@ const EXCLUSIVE: KindRow = KindRow {
 
 const SLOT: KindRow = KindRow {
     name: "Slot",
-    number: numbers::SLOT,
+    number: 4,
     trial: Some(Trial::Permits),
     kept_by: KeptBy::PlainCommands,
     keys: Keys::Slots,
@@ -209,9 +197,9 @@ const SLOT: KindRow = KindRow {
     sharing: Sharing::CanBeShared,
 };
 
-const VALUE: KindRow = KindRow {
+pub(super) const VALUE: KindRow = KindRow {
     name: "As",
-    number: numbers::VALUE,
+    number: 5,
     trial: Some(Trial::Owned),
     kept_by: KeptBy::OwnScripts,
     keys: Keys::And(COMPANION),
@@ -223,7 +211,7 @@ const VALUE: KindRow = KindRow {
 
 const TAKE_OVER: KindRow = KindRow {
     name: "TakeOver",
-    number: numbers::TAKE_OVER,
+    number: 6,
     kept_by: KeptBy::Nothing,
     queue: QueueOf::None,
     ..VALUE
