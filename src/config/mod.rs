@@ -305,11 +305,8 @@ fn check_time(
     min: Duration,
     max: Duration,
 ) -> Result<(), ConfigError> {
-    if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(ConfigError::Time { setting, value, min, max })
-    }
+    let refused = ConfigError::Time { setting, value, min, max };
+    if (min..=max).contains(&value) { Ok(()) } else { Err(refused) }
 }
 
 fn own_key(name: &[u8], prefix: &[u8]) -> Key {

@@ -357,10 +357,10 @@ impl<'a> Parts<'a> {
         split(rest, |text| text.starts_with('/'))
     }
 
-    fn check_fragment(&self) -> Result<(), String> {
+    fn without_fragment(self) -> Result<Parts<'a>, String> {
         match self.has_fragment {
             true => Err("a fragment is not allowed (write %23)".to_owned()),
-            false => Ok(()),
+            false => Ok(self),
         }
     }
 
@@ -381,8 +381,7 @@ impl<'a> Parts<'a> {
 
 /// Also returns the parameters for TLS.
 fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
-    let parts = Parts::of_tcp(rest)?;
-    parts.check_fragment()?;
+    let parts = Parts::of_tcp(rest)?.without_fragment()?;
     let (mut parameters, for_tls) = Parameters::parse(parts.query, known)?;
     let (authority, path) = split_optional(parts.endpoint, '/');
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
@@ -415,8 +414,7 @@ fn sentinels_at(endpoint: &str) -> Result<Sentinels, String> {
 
 /// Also returns the parameters for TLS.
 fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
-    let parts = Parts::of_sentinel(rest)?;
-    parts.check_fragment()?;
+    let parts = Parts::of_sentinel(rest)?.without_fragment()?;
     let known = [&["db", "sentinel_user", "sentinel_password"], known].concat();
     let (mut parameters, for_tls) = Parameters::parse(parts.query, &known)?;
     let mut sentinels = sentinels_at(parts.endpoint)?;
@@ -433,8 +431,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
-    let parts = Parts::of_unix(rest)?;
-    parts.check_fragment()?;
+    let parts = Parts::of_unix(rest)?.without_fragment()?;
     let path = parse_path(parts.endpoint)?;
     let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard", "durable"])?;
     parts.url(Endpoint::Unix(path), parameters)
