@@ -138,16 +138,13 @@ pub struct Loss {
 impl Loss {
     /// The cause, in words that fit its error.
     pub(crate) fn reason(&self) -> String {
-        let nodes = self.error.as_ref().map_or(&[][..], LockError::nodes);
-        let has = |wanted: fn(&NodeOutcome) -> bool| {
-            nodes.iter().filter(|node| wanted(&node.outcome)).count()
-        };
-        let refused = has(|outcome| matches!(outcome, NodeOutcome::Server(_)));
+        let count = |wanted| self.error.as_ref().map_or(0, |error| error.count(wanted));
+        let refused = count(|outcome| matches!(outcome, NodeOutcome::Server(_)));
         // Those that are asked in vain are as many as the ones that refuse.
-        let is_refused = refused > 0 && refused == has(NodeOutcome::is_failure);
+        let is_refused = refused > 0 && refused == count(NodeOutcome::is_failure);
         match self.cause {
             LossCause::Unavailable if is_refused => {
-                format!("{refused} of {} masters answered with an error", nodes.len())
+                format!("{refused} of {} masters answered with an error", count(|_| true))
             }
             cause => cause.to_string(),
         }

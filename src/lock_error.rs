@@ -368,7 +368,8 @@ impl LockError {
         }
     }
 
-    fn count(&self, wanted: fn(&NodeOutcome) -> bool) -> usize {
+    /// How many nodes have such an outcome.
+    pub(crate) fn count(&self, wanted: fn(&NodeOutcome) -> bool) -> usize {
         self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
     }
 

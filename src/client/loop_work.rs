@@ -93,8 +93,7 @@ pub(super) enum Outcome {
 
 /// Why no quorum can vote. If enough masters may still answer, the wait was too short.
 fn not_ready(error: LockError, quorum: usize) -> LockError {
-    let failed = error.nodes().iter().filter(|report| report.outcome.is_failure()).count();
-    match error.nodes().len() - failed >= quorum {
+    match error.count(|outcome| !outcome.is_failure()) >= quorum {
         true => LockError::new(LockErrorKind::TimedOut, 0, error.nodes().to_vec()),
         false => error,
     }
