@@ -2,8 +2,6 @@
 
 use std::io;
 
-use mio::Token;
-
 use super::beside::Beside;
 use super::driver::{Connection, Driver};
 use super::socket::Socket;
@@ -77,7 +75,7 @@ impl Driver {
 
     /// Starts to connect to the address with this index, modulo their number.
     pub(super) fn dial(&self, node: usize, address: usize) -> io::Result<Socket> {
-        let token = Token(self.first.0 + node);
+        let token = self.token(node);
         match &self.config.nodes[node].target {
             Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
                 let addresses = &self.nodes[node].addresses;

@@ -55,14 +55,13 @@ impl Driver {
     }
 
     fn search_of(&self, node: usize) -> sentinel::Search {
-        let Self { config, .. } = self;
-        let next = self.nodes[node].sentinel;
+        let (config, next) = (&self.config, self.nodes[node].sentinel);
         // The reason is there before the node fails without one.
         let within = config.connect_timeout / 10 * 9;
         sentinel::Search::of(&config.nodes[node], &config.resolver, within, next)
     }
 
-    fn token(&self, node: usize) -> Token {
+    pub(super) fn token(&self, node: usize) -> Token {
         Token(self.first.0 + node)
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn ask_sentinels(
 }
 
 /// Where a node is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Located {
     pub(super) addresses: Vec<SocketAddr>,
     /// For how long the server has been the master at least, and when Sentinels had said so.
@@ -49,8 +49,7 @@ pub(super) struct Located {
 
 impl From<Vec<SocketAddr>> for Located {
     fn from(addresses: Vec<SocketAddr>) -> Located {
-        let failover = Failover::default();
-        Located { addresses, master_for: None, epoch: 0, is_failing_over: false, failover }
+        Located { addresses, ..Located::default() }
     }
 }
 
