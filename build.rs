@@ -70,14 +70,25 @@ pub(crate) fn main() {
     for (name, pieces) in SCRIPTS {
         constants += &format!("pub(crate) const {name}: &str = {};\n", add(name, pieces));
     }
+    let (mut hashes, mut hash_count) = (String::new(), 0);
     for (name, [first, pieces]) in PAIRS {
-        let plain = add(name, &format!("{first} {pieces} answer"));
-        let marked = format!("{MARKED} {pieces} answer_marked");
+        let both = [format!("{first} {pieces} answer"), format!("{MARKED} {pieces} answer_marked")];
+        if name.starts_with("TAKE") {
+            for (index, pieces) in both.iter().enumerate() {
+                let hash = sha1_smol::Sha1::from(composed(name, pieces)).digest().to_string();
+                hashes += &format!("    ({name}[{index}], {hash:?}),\n");
+                hash_count += 1;
+            }
+        }
+        let [plain, marked] = both;
+        let plain = add(name, &plain);
         let marked = add(&format!("{name}_MARKED"), &marked);
         constants += &format!("pub(crate) const {name}: [&str; 2] = [{plain}, {marked}];\n");
     }
     let all = format!("#[cfg(test)]\npub(crate) const ALL: [(&str, &str); {count}] = [\n{all}];\n");
-    fs::write(out().join("scripts.rs"), constants + &all).expect("the folder is there");
+    let hashes =
+        format!("pub(crate) static HASHES: [(&str, &str); {hash_count}] = [\n{hashes}];\n");
+    fs::write(out().join("scripts.rs"), constants + &hashes + &all).expect("the folder is there");
 }
 
 fn out() -> PathBuf {

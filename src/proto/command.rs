@@ -159,8 +159,20 @@ pub struct KindCommand<'a> {
     pub ttl: Ttl,
     /// The flush marker to check in the same step, if that can create a key.
     pub marker: Option<FlushMarker<'a>>,
-    /// The trial that comes first, in the same step.
-    pub trial: Option<TrialFirst<'a>>,
+    /// How its script is sent.
+    pub sent_as: SentAs<'a>,
+}
+
+/// How the script of a [`KindCommand`] is sent.
+#[derive(Debug, Clone, Copy)]
+pub enum SentAs<'a> {
+    /// Its text, behind a trial.
+    Tried(TrialFirst<'a>),
+    /// Its text, which the server keeps.
+    Text,
+    /// The hash of its text. A server that does not keep it answers with an error, and runs
+    /// nothing.
+    Hash,
 }
 
 /// A trial before a script's own work, in the same script. If a command is missing, the script ends
@@ -180,13 +192,13 @@ impl<'a> Command<'a> {
         matches!(self, Command::Wait(WaitMessage::Hello))
     }
 
-    /// The same command with a trial before it, if it is one that has a trial.
+    /// The same command, with its script sent in this way, if it is one that has a choice.
     #[cold]
-    pub(super) fn tried(mut self, key: &'a Key, which: Trial) -> Command<'a> {
-        if let Command::AcquireFenced { trial, .. } | Command::OfKind(KindCommand { trial, .. }) =
-            &mut self
-        {
-            *trial = Some(TrialFirst { key, trial: which });
+    pub(super) fn sent_as(mut self, how: SentAs<'a>) -> Command<'a> {
+        match (&mut self, how) {
+            (Command::OfKind(KindCommand { sent_as, .. }), how) => *sent_as = how,
+            (Command::AcquireFenced { trial, .. }, SentAs::Tried(first)) => *trial = Some(first),
+            _ => {}
         }
         self
     }

@@ -188,16 +188,25 @@ impl Engine {
         let effect = match self.nodes.take_answered(now, node) {
             Some(InFlight { request: Request::Round(round, _), .. }) => {
                 self.stats.late_replies += u64::from(has_timed_out);
+                if self.lacks_script(node, round, &reply) {
+                    // It was not run, and its caller waits.
+                    self.send(NodeSet::one(node), round);
+                    return self.rounds.dereference(round);
+                }
                 return self.handle_answer(now, node, round, reply);
             }
             Some(InFlight { request: Request::Confirm(round), .. }) => {
                 self.stats.late_replies += u64::from(has_timed_out);
                 return self.confirmed(now, node, round, reply);
             }
-            Some(InFlight { request: Request::Trialled(round, _), .. }) => {
+            Some(InFlight {
+                request: request @ (Request::Trialled(round, _) | Request::Text(round, _)),
+                ..
+            }) => {
                 self.stats.late_replies += u64::from(has_timed_out);
                 if !matches!(reply, Reply::Missing(_) | Reply::Error(_)) {
-                    self.nodes.trials.note(node, self.rounds[round].kind, self.rounds.claim(round));
+                    let (kind, claim) = (self.rounds[round].kind, self.rounds.claim(round));
+                    self.nodes.trials.note(node, request, kind, claim);
                 }
                 return self.handle_answer(now, node, round, reply);
             }
@@ -232,6 +241,20 @@ impl Engine {
         if !matches!(effect, Effect::Nothing) {
             self.follow(now, node, effect);
         }
+    }
+
+    /// Whether this says that the script of a round was not run because it was sent by its hash,
+    /// and it is to be sent by its text: nobody has given the attempt up, so that no release is on
+    /// its way, and the node may be sent it.
+    #[cold]
+    fn lacks_script(&mut self, node: usize, round: RoundId, reply: &Reply) -> bool {
+        let (Reply::Error(error), kind @ RoundKind::Take) = (reply, self.rounds[round].kind) else {
+            return false;
+        };
+        let may_be_sent = self.cleanup.allowed(self.nodes.in_time(), kind).contains(node);
+        self.nodes.trials.lacks(node, error, self.rounds.claim(round))
+            && may_be_sent
+            && self.rounds.is_vote_missing(round, node)
     }
 
     /// Does what a node's input leaves to be done.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::command::{
-    Command, Counter, FlushMarker, Grant, KindCommand, KindStep, Reason, ReleaseWith, Reply, Shape,
+    Command, Counter, FlushMarker, Grant, KindCommand, KindStep, Reason, ReleaseWith, Reply,
+    SentAs, Shape,
 };
 use crate::inspection::Holding;
 use crate::outcome::NodeOutcome;
@@ -204,7 +205,7 @@ impl Claim {
             token: &self.token,
             ttl: self.ttl,
             marker,
-            trial: None,
+            sent_as: SentAs::Text,
         })
     }
 

@@ -69,8 +69,8 @@ pub use crate::validity::Ttl;
 pub(crate) use command::ReleaseWith;
 pub use command::{
     Command, Counter, Credentials, Expiry, FlushMarker, Foreign, Grant, History, KindCommand,
-    KindStep, Notify, Push, Reason, Replication, Reply, Section, ServerError, ServerInfo, Shape,
-    Sighting, Step, Trial, TrialFirst, WaitMessage, Wakeup,
+    KindStep, Notify, Push, Reason, Replication, Reply, Section, SentAs, ServerError, ServerInfo,
+    Shape, Sighting, Step, Trial, TrialFirst, WaitMessage, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt};
 pub use event::NodeEvent;
@@ -373,9 +373,12 @@ impl Engine {
                     true => self.nodes.release_alike(nodes, round),
                     false => (nodes, ReleaseWith::Script),
                 };
-                let trial = Trial::before(kind, self.rounds.claim(round));
-                let (nodes, trial) = match trial {
-                    Some(trial) => self.nodes.tried_alike(nodes, round, trial),
+                let claim = self.rounds.claim(round);
+                let (nodes, script) = match Trial::before(kind, claim) {
+                    Some(trial) => {
+                        let (nodes, known) = self.nodes.tried_alike(nodes, round, trial, claim);
+                        (nodes, Some((trial, known)))
+                    }
                     None => (nodes, None),
                 };
                 let quarantined = self.nodes.quarantined_of(now, nodes);
@@ -384,8 +387,8 @@ impl Engine {
                 }
                 let is_plain = kind != RoundKind::Take;
                 let shape = if is_plain { Shape::Vote } else { self.rounds.claim(round).shape() };
-                let request = match trial {
-                    Some(_) => Request::Trialled(round, shape),
+                let request = match script {
+                    Some((_, known)) => known.request(round, shape),
                     None => Request::Round(round, shape),
                 };
                 let nodes = self.nodes.hand_out(now, nodes, request);
@@ -403,8 +406,10 @@ impl Engine {
                         claim.lock_kind_command(kind, with, marker, intent.unwrap_or_default())
                     }
                 };
-                let command = match trial {
-                    Some(trial) => command.tried(&self.config.probe_key, trial),
+                let command = match script {
+                    Some((trial, known)) => {
+                        command.sent_as(known.sent_as(&self.config.probe_key, trial))
+                    }
                     None => command,
                 };
                 Some(Action::Send { nodes, command })

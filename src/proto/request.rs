@@ -10,8 +10,10 @@ use crate::proto::index::RoundId;
 pub(crate) enum Request {
     About(Question),
     Round(RoundId, Shape),
-    /// The same, with a trial of the commands of this kind of lock before it.
+    /// The same, by the text of a script that takes a lock, behind a trial of its commands.
     Trialled(RoundId, Shape),
+    /// The same, by the text alone.
+    Text(RoundId, Shape),
     /// A fenced round's raise.
     Confirm(RoundId),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
@@ -29,7 +31,9 @@ impl Request {
     #[inline]
     pub(super) fn round(self) -> Option<RoundId> {
         match self {
-            Request::Round(round, _) | Request::Trialled(round, _) => Some(round),
+            Request::Round(round, _) | Request::Trialled(round, _) | Request::Text(round, _) => {
+                Some(round)
+            }
             _ => None,
         }
     }
@@ -37,7 +41,9 @@ impl Request {
     /// What an integer in the reply stands for.
     pub(super) fn shape(self) -> Shape {
         match self {
-            Request::Round(_, shape) | Request::Trialled(_, shape) => shape,
+            Request::Round(_, shape) | Request::Trialled(_, shape) | Request::Text(_, shape) => {
+                shape
+            }
             Request::ReleaseAtQueue(_) => Shape::ReleasedAtQueue,
             Request::Wait(WaitCommand::QueueUp(_)) => Shape::Position,
             Request::Wait(WaitCommand::TimeToLive { .. }) => Shape::Expiry,
@@ -51,7 +57,9 @@ impl Request {
     /// The round that loses it with the connection, and what it loses.
     pub(super) fn lost(self) -> Option<(RoundId, Lost)> {
         match self {
-            Request::Round(round, _) | Request::Trialled(round, _) => Some((round, Lost::Sent)),
+            Request::Round(round, _) | Request::Trialled(round, _) | Request::Text(round, _) => {
+                Some((round, Lost::Sent))
+            }
             Request::ReleaseAtQueue(round) => Some((round, Lost::Sent)),
             Request::Confirm(round) => Some((round, Lost::Confirm)),
             _ => None,

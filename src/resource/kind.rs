@@ -137,6 +137,9 @@ pub(crate) enum Sharing {
     Never,
 }
 
+/// How many numbers of kinds there are.
+pub(crate) const KINDS: usize = 7;
+
 const PLAIN: KindRow = KindRow {
     name: "Plain",
     number: 0,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 pub(crate) use checks::{InvalidResource, LISTED_MAX, NAMES_BYTES_MAX, SLOTS_NAME_MAX};
 pub use checks::{RESOURCE_BYTES_MAX, RESOURCES_MAX, SLOTS_MAX, VALUE_BYTES_MAX};
+pub(crate) use kind::KINDS;
 pub use kind::Trial;
 pub(crate) use kind::{AskPolicy, KeptBy, Keys, KindRow, LockKind, QueueOf, Refusal, Sharing};
 use name::Name;

@@ -1,14 +1,16 @@
 //! The commands of what is not one plain key (K1 to K8, K11 to K15).
 
+use std::borrow::Cow;
+
 use bytes::BytesMut;
 
 use super::scripts::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
-    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, HASHES, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS,
+    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
 use super::trial;
 use super::words::{append, decimal, millis_up};
-use crate::proto::{KindCommand, KindStep};
+use crate::proto::{KindCommand, KindStep, SentAs};
 use crate::resource::LockKind;
 
 fn script(kind: &LockKind, step: KindStep, is_marked: bool) -> &'static str {
@@ -32,11 +34,16 @@ fn script(kind: &LockKind, step: KindStep, is_marked: bool) -> &'static str {
     }
 }
 
+/// The SHA-1 hash of a script that takes a lock, by which servers know it.
+fn hash_of(script: &str) -> &'static str {
+    HASHES.iter().find(|(text, _)| *text == script).expect("each that takes a lock has one").1
+}
+
 /// Apart from the other commands, so that theirs stay small.
 #[cold]
 #[inline(never)]
 pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
-    let KindCommand { step, key, token, ttl, marker, trial } = *command;
+    let KindCommand { step, key, token, ttl, marker, sent_as } = *command;
     let keys = command.keys();
     let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
     // Which slot; whether to heal; for how long an intent stands.
@@ -48,9 +55,12 @@ pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
     let script = script(key.kind(), step, marker.is_some());
-    let tried = trial.map(|trial| trial::before(trial, script));
-    let script = tried.as_deref().unwrap_or(script);
-    let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count];
+    let (verb, script): (&[u8], Cow<'_, str>) = match sent_as {
+        SentAs::Tried(trial) => (b"EVAL", trial::before(trial, script).into()),
+        SentAs::Text => (b"EVAL", script.into()),
+        SentAs::Hash => (b"EVALSHA", hash_of(script).into()),
+    };
+    let mut words: Vec<&[u8]> = vec![verb, script.as_bytes(), count];
     words.extend(marker.map(|marker| marker.key));
     words.extend(keys.iter().map(Vec::as_slice));
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
@@ -77,7 +87,14 @@ mod tests {
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
         encode(
-            &Command::OfKind(KindCommand { step, key, token: &token, ttl, marker, trial: None }),
+            &Command::OfKind(KindCommand {
+                step,
+                key,
+                token: &token,
+                ttl,
+                marker,
+                sent_as: SentAs::Text,
+            }),
             &mut out,
         );
         let text = String::from_utf8(out.to_vec()).unwrap();

@@ -1986,7 +1986,7 @@ fn each_lost_slot_is_owed_by_its_own_key() {
     once(&mut scenario, slots(3));
     scenario.drain();
     scenario.replies([0, 1], free(&[2]));
-    assert_eq!(scenario.drain().len(), 2);
+    assert_eq!(scenario.drain().len(), 3, "the undo, and the script by its hash and by its text");
     lost(&mut scenario, 2);
     scenario.replies([0, 1], NO);
     scenario.replies([0, 1], YES);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::node::{NodeOutcome, Phase, ServerCommand, Unfit};
-use muxlock::proto::{Done, Fencing, NodeEvent, Patience, ReleaseHow, Reply, Trial};
+use muxlock::proto::{Done, Fencing, NodeEvent, Patience, ReleaseHow, Reply, ServerError, Trial};
 use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -266,5 +266,179 @@ fn server_without_a_command_of_every_lock_is_unfit() {
         assert_eq!(status.last_failure, Some(unfit));
         let text = unfit.to_string();
         assert_eq!(text, format!("unusable ({command} is renamed or forbidden; allow it)"));
+    }
+}
+
+/// Takes a share and gives it up, with all answers.
+fn share_once(s: &mut Scenario, name: &str) {
+    take(s, Resource::shared(name).unwrap());
+    s.drain();
+    s.replies(ALL, YES);
+    let lease = s.acquired().unwrap();
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
+    s.drain();
+    s.replies(ALL, YES);
+    assert!(s.released().is_ok());
+}
+
+/// Nodes whose servers keep the script of a share.
+fn keeping() -> Scenario {
+    let mut s = untried();
+    share_once(&mut s, "r");
+    assert_eq!(s.sent_hashes, []);
+    share_once(&mut s, "r");
+    assert_eq!(s.sent_hashes, [], "the server keeps a script that was sent without its trial");
+    s
+}
+
+fn hashes(s: &mut Scenario) -> Vec<usize> {
+    std::mem::take(&mut s.sent_hashes)
+}
+
+/// K16.
+#[test]
+fn script_is_sent_by_its_hash_once_its_server_has_run_its_text() {
+    let mut s = keeping();
+    share_once(&mut s, "other");
+    assert_eq!(hashes(&mut s), ALL);
+    // Another kind has its own script, though not its own trial.
+    for expected in [&[][..], &ALL] {
+        take(&mut s, Resource::exclusive("r").unwrap());
+        s.drain();
+        assert_eq!(hashes(&mut s), expected);
+        s.replies(ALL, NO);
+        assert!(s.acquired().is_err());
+        s.drain();
+        s.replies(ALL, NO);
+    }
+    // A release is never sent that way (R19), and another connection begins anew.
+    assert_eq!(hashes(&mut s), []);
+    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
+    s.pass(Duration::from_secs(60));
+    s.engine.connect(s.now);
+    s.drain();
+    s.connect(0);
+    s.drain();
+    take(&mut s, share());
+    assert!(s.drain().contains(&first(Trial::Shares, [0], 6)));
+    assert_eq!(hashes(&mut s), [1, 2]);
+}
+
+#[test]
+fn error_or_an_unanswered_text_shows_no_kept_script() {
+    let mut s = untried();
+    share_once(&mut s, "r");
+    take(&mut s, share());
+    take(&mut s, Resource::shared("other").unwrap());
+    s.drain();
+    assert_eq!(hashes(&mut s), [], "the first was not answered yet");
+    s.replies(ALL, server_error(ServerErrorKind::Busy));
+    assert!(s.acquired().is_err());
+    take(&mut s, share());
+    s.drain();
+    assert_eq!(hashes(&mut s), []);
+}
+
+/// A server forgets its scripts by `SCRIPT FLUSH`, or because there are many of them. It has run
+/// nothing, so its text follows at once, and the vote counts.
+#[test]
+fn script_that_a_server_has_forgotten_is_sent_as_a_text_at_once() {
+    let mut s = keeping();
+    take(&mut s, share());
+    take(&mut s, Resource::shared("other").unwrap());
+    s.drain();
+    assert_eq!(hashes(&mut s).len(), 6);
+    s.replies(ALL, server_error(ServerErrorKind::NoScript));
+    assert_eq!(s.drain().len(), 3, "the text to each node");
+    // The second one had been sent as a hash before.
+    s.replies(ALL, server_error(ServerErrorKind::NoScript));
+    s.drain();
+    assert_eq!(hashes(&mut s), []);
+    s.replies(ALL, YES);
+    let first = s.acquired().unwrap();
+    s.replies(ALL, YES);
+    let second = s.acquired().unwrap();
+    assert!(first.is_valid_at(s.now) && second.is_valid_at(s.now));
+    assert_eq!(s.engine.unanswered(), 0);
+    share_once(&mut s, "r");
+    assert_eq!(hashes(&mut s), ALL, "it is kept again");
+}
+
+#[test]
+fn text_that_is_answered_as_if_it_were_a_hash_is_not_sent_again() {
+    let mut s = keeping();
+    take(&mut s, share());
+    s.drain();
+    s.replies(ALL, server_error(ServerErrorKind::NoScript));
+    s.drain();
+    s.replies(0..2, server_error(ServerErrorKind::NoScript));
+    let error = s.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Server(ServerErrorKind::NoScript));
+}
+
+/// Behind the release, the text would take what nobody releases.
+#[test]
+fn forgotten_script_of_an_attempt_that_was_given_up_is_not_sent() {
+    for gives_up in [true, false] {
+        let mut s = keeping();
+        take(&mut s, share());
+        s.drain();
+        if gives_up {
+            s.pass(NODE_TIMEOUT);
+            assert!(s.acquired().is_err());
+        } else {
+            s.replies(0..2, YES);
+            let lease = s.acquired().unwrap();
+            s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
+        }
+        assert_eq!(s.drain().len(), 1, "the release");
+        s.reply(2, server_error(ServerErrorKind::NoScript));
+        assert_eq!(s.drain(), [], "{gives_up}");
+    }
+}
+
+/// The grant of the others is enough; the third may still be slow when it says so.
+#[test]
+fn forgotten_script_is_not_sent_for_a_lock_that_is_held() {
+    let mut s = keeping();
+    take(&mut s, share());
+    s.drain();
+    s.replies(0..2, YES);
+    assert!(s.acquired().is_ok());
+    s.reply(2, server_error(ServerErrorKind::NoScript));
+    assert_eq!(s.drain(), []);
+}
+
+#[test]
+fn user_who_may_not_send_hashes_is_sent_texts() {
+    for kind in [ServerErrorKind::Permission, ServerErrorKind::UnknownCommand] {
+        let mut s = keeping();
+        take(&mut s, share());
+        s.drain();
+        assert_eq!(hashes(&mut s), ALL);
+        let message = "NOPERM this user has no permissions to run the 'evalsha' command".into();
+        s.replies(ALL, Reply::Error(ServerError { kind, message }));
+        s.drain();
+        assert_eq!(hashes(&mut s), []);
+        s.replies(ALL, YES);
+        assert!(s.acquired().is_ok(), "{kind:?}");
+        share_once(&mut s, "other");
+        share_once(&mut s, "other");
+        assert_eq!(hashes(&mut s), [], "{kind:?}");
+    }
+}
+
+/// Of a key, or of a command within the script.
+#[test]
+fn other_errors_are_votes_of_a_script_that_was_sent_by_its_hash() {
+    for kind in [ServerErrorKind::Permission, ServerErrorKind::Busy] {
+        let mut s = keeping();
+        take(&mut s, share());
+        s.drain();
+        s.replies(0..2, server_error(kind));
+        let error = s.acquired().unwrap_err();
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Server(kind));
+        s.drain();
+        assert_eq!(hashes(&mut s), ALL);
     }
 }

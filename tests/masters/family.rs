@@ -351,6 +351,80 @@ fn permit_is_a_plain_lock() {
     assert!(plain.unlock().unwrap().was_held());
 }
 
+/// Takes one lock of each kind that a script takes, and gives it up.
+fn take_each(redlock: &Redlock) {
+    let ttl = Duration::from_secs(2);
+    let locks = [
+        redlock.try_lock_all(NAMES, ttl),
+        redlock.try_read("r", ttl),
+        redlock.try_write("w", ttl),
+        redlock.try_lock_as("own", "mine", ttl),
+    ];
+    for lock in locks {
+        assert!(lock.unwrap().unlock().unwrap().was_held());
+    }
+}
+
+/// What each master says of this command: how often it ran, and failed.
+fn stats_of(masters: &Masters, command: &str) -> Vec<String> {
+    let begin = format!("cmdstat_{command}:");
+    let stats = |master: &Master| {
+        let Value::Bulk(text) = ask(master, &["INFO", "commandstats"]) else {
+            panic!("INFO is a text");
+        };
+        let text = String::from_utf8(text).unwrap();
+        text.lines().find(|line| line.starts_with(&begin)).unwrap_or_default().to_owned()
+    };
+    masters.iter().map(stats).collect()
+}
+
+/// K16: the hashes are those of the scripts, and a master that has forgotten them is sent the text.
+#[test]
+fn scripts_are_run_by_their_hash_until_a_master_forgets_them() {
+    for is_marked in [false, true] {
+        let (masters, _) = start(3);
+        let mut builder = patient(masters.urls());
+        if is_marked {
+            builder = builder
+                .restart_guard(RestartGuard::Uptime)
+                .flush_marker("m")
+                .max_ttl(Duration::from_secs(2));
+        }
+        let redlock = all_ready(&builder);
+        // The first to look sets the marker, and waits for the quarantine.
+        assert!(redlock.try_lock_for("x", Duration::from_secs(2), PATIENT).is_ok());
+        take_each(&redlock);
+        assert_eq!(stats_of(&masters, "evalsha"), [""; 3]);
+        // The third answer may come after the next question.
+        (0..5).for_each(|_| take_each(&redlock));
+        for stats in stats_of(&masters, "evalsha") {
+            let calls = stats.split_once("calls=").and_then(|(_, rest)| rest.split_once(','));
+            let calls = calls.map_or(0, |(calls, _)| calls.parse().unwrap());
+            assert!(calls >= 8, "{is_marked}: {stats}");
+            assert!(
+                !stats.contains("failed_calls=") || stats.contains("failed_calls=0"),
+                "{stats}"
+            );
+        }
+        masters.iter().for_each(|master| drop(ask(master, &["SCRIPT", "FLUSH"])));
+        (0..2).for_each(|_| take_each(&redlock));
+    }
+}
+
+/// K16: who has rights for the texts alone loses no vote.
+#[test]
+fn user_without_a_right_to_hashes_takes_locks_by_their_text() {
+    let (masters, _) = start(3);
+    for master in masters.iter() {
+        let user = ["ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all", "-evalsha"];
+        assert_eq!(ask(master, &user), Value::Status("OK".into()));
+    }
+    let urls: Vec<String> =
+        masters.iter().map(|master| format!("redis://app:pass@{}", master.addr())).collect();
+    let redlock = all_ready(&patient(urls));
+    (0..5).for_each(|_| take_each(&redlock));
+}
+
 /// A lock of each form goes to another client as text, and is what it was there.
 #[test]
 fn every_form_is_handed_over() {

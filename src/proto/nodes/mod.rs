@@ -14,12 +14,13 @@ pub(crate) use node::{
 pub use node::{ErrorCounts, Node};
 
 use super::command::{ReleaseWith, Trial};
+use super::kind::Claim;
 use super::limits::ROUNDS_USUAL;
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Question, Request};
 use super::status::NodeStatus;
-use super::trial::Trials;
+use super::trial::{Known, Trials};
 use crate::config::Config;
 use crate::lock_error::{LockError, LockErrorKind};
 use crate::moment::Moment;
@@ -434,24 +435,22 @@ impl Nodes {
 
 /// Which commands work on a node: those of a kind of lock, and those that release.
 impl Nodes {
-    /// Splits `nodes` by whether the commands of such a lock were seen to work there: returns one
-    /// group, with the trial that it needs, and puts the others back at the front of the queue.
+    /// Splits `nodes` by what is known there of the script of a claim: returns one group, and puts
+    /// the others back at the front of the queue.
     #[inline]
     pub(super) fn tried_alike(
         &mut self,
         nodes: NodeSet,
         round: RoundId,
         trial: Trial,
-    ) -> (NodeSet, Option<Trial>) {
-        let able = nodes.and(self.trials.able(trial));
-        if able.is_empty() {
-            return (nodes, Some(trial));
+        claim: &Claim,
+    ) -> (NodeSet, Known) {
+        let (alike, known) = self.trials.alike(nodes, trial, claim);
+        let others = nodes.without(alike);
+        if !others.is_empty() {
+            self.outbox.push_front(Outgoing::Round(others, round));
         }
-        let untried = nodes.without(able);
-        if !untried.is_empty() {
-            self.outbox.push_front(Outgoing::Round(untried, round));
-        }
-        (able, None)
+        (alike, known)
     }
 
     /// Splits `nodes` by release command: returns one group and its command, and puts the others

@@ -160,6 +160,12 @@ impl Voting {
         }
     }
 
+    /// Whether an operation waits for the round, and the node's vote could count.
+    pub(crate) fn is_vote_missing(&self, round: RoundId, node: usize) -> bool {
+        let Round { owner, decided, is_abandoned, undecided, .. } = self.open[round.0];
+        owner.is_some() && !decided && !is_abandoned && undecided.contains(node)
+    }
+
     /// Ends the owner's part. The round lives until the last late reply is in.
     pub(crate) fn disown(&mut self, round: RoundId) {
         if self.open[round.0].owner.take().is_some() {

@@ -5,20 +5,22 @@ use std::ops::RangeInclusive;
 use super::super::query::Value;
 use super::clock::Now;
 use super::info::Process;
-use super::keys::{Keys, NO_INTEGER, SYNTAX, integer};
+use super::keys::{HASHES, Keys, NO_INTEGER, SYNTAX, integer};
 
 /// As many as a `redis-server` has that is not configured.
 const DATABASES: usize = 16;
+const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 /// How much of an unknown command an error repeats.
 const QUOTED_BYTES_MAX: usize = 64;
 
 /// The commands, and how many arguments they may have.
-const COMMANDS: [(&[u8], RangeInclusive<usize>); 14] = [
+const COMMANDS: [(&[u8], RangeInclusive<usize>); 15] = [
     (b"AUTH", 1..=usize::MAX),
     (b"CLIENT", 1..=usize::MAX),
     (b"DBSIZE", 0..=0),
     (b"DEL", 1..=usize::MAX),
     (b"EVAL", 2..=usize::MAX),
+    (b"EVALSHA", 2..=usize::MAX),
     (b"EXISTS", 1..=usize::MAX),
     (b"FLUSHALL", 0..=0),
     (b"GET", 1..=1),
@@ -57,17 +59,25 @@ pub(super) struct Data {
     process: Process,
     password: Option<String>,
     databases: [Keys; DATABASES],
+    /// The scripts that it runs by their hash: those that it has run.
+    kept: Vec<&'static str>,
 }
 
 impl Data {
     pub(super) fn new(now: Now, port: u16, password: Option<String>) -> Data {
-        Data { process: Process::new(now, port), password, databases: Default::default() }
+        Data {
+            process: Process::new(now, port),
+            password,
+            databases: Default::default(),
+            kept: Vec::new(),
+        }
     }
 
     /// Becomes another process, without data.
     pub(super) fn restart(&mut self, now: Now) {
         self.process = self.process.restarted(now);
         self.databases = Default::default();
+        self.kept.clear();
     }
 
     /// The keys of a connection that has selected no other database.
@@ -115,7 +125,18 @@ impl Data {
                 keys.set_with(now, key, value, options).unwrap_or_else(error)
             }
             (b"EVAL", [script, count, words @ ..]) => {
+                let known = HASHES.iter().find(|(text, _)| text.as_bytes() == *script);
+                self.kept.extend(known.map(|(text, _)| *text).filter(|it| !self.kept.contains(it)));
                 keys.eval(now, script, count, words).unwrap_or_else(error)
+            }
+            (b"EVALSHA", [hash, count, words @ ..]) => {
+                let known = HASHES.iter().find(|(_, known)| known.as_bytes() == *hash);
+                match known.filter(|(text, _)| self.kept.contains(text)) {
+                    Some((script, _)) => {
+                        keys.eval(now, script.as_bytes(), count, words).unwrap_or_else(error)
+                    }
+                    None => error(NO_SCRIPT),
+                }
             }
             // The table above has it with other numbers of arguments.
             _ => wrong_arity(&name),
@@ -146,7 +167,7 @@ impl Data {
 /// Whether it is a command that takes, extends or releases a lock, or tries whether that works.
 pub(super) fn is_of_locks(args: &[&[u8]]) -> bool {
     let is = |name: &[u8]| args.first().is_some_and(|arg| arg.eq_ignore_ascii_case(name));
-    is(b"SET") || is(b"EVAL")
+    is(b"SET") || is(b"EVAL") || is(b"EVALSHA")
 }
 
 fn client(session: &Session, subcommand: &[u8], rest: &[&[u8]]) -> Outcome {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::query::Value;
 use super::clock::Now;
+pub(super) use crate::resp::HASHES;
 use crate::resp::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
     LOOK_AS, RAISE, RELEASE, SET_MARKED, TRIAL, without_trial,

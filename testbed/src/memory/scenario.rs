@@ -8,7 +8,7 @@ use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
     Action, Command, Done, Engine, Fencing, Grant, KindCommand, KindStep, Lease, NodeEvent, Notify,
-    OpId, Patience, Push, Reply, ServerError, ServerInfo, Sighting, Trial, WaitMessage,
+    OpId, Patience, Push, Reply, SentAs, ServerError, ServerInfo, Sighting, Trial, WaitMessage,
 };
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
@@ -87,6 +87,8 @@ pub struct Scenario {
     pub channel: Vec<u8>,
     /// The commands about keys; see [`take_said`](Scenario::take_said).
     said: Vec<String>,
+    /// The nodes that were sent a script by its hash.
+    pub sent_hashes: Vec<usize>,
     /// See [`take_doubts`](Scenario::take_doubts).
     doubts: Vec<(usize, Option<Moment>)>,
 }
@@ -139,6 +141,7 @@ impl Scenario {
             is_tried: true,
             channel: Vec::new(),
             said: Vec::new(),
+            sent_hashes: Vec::new(),
             doubts: Vec::new(),
         }
     }
@@ -394,6 +397,9 @@ impl Scenario {
                 if let Command::Wait(WaitMessage::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
                 }
+                if let Command::OfKind(KindCommand { sent_as: SentAs::Hash, .. }) = &command {
+                    self.sent_hashes.extend(&nodes);
+                }
                 if let Some(trial) = trial_before(&command) {
                     let (Asked::Take(token) | Asked::Fenced(token, _)) = asked else {
                         unreachable!("{asked:?} has no trial");
@@ -542,9 +548,8 @@ fn is_of_a_handshake(asked: Asked) -> bool {
 /// The trial before a command's own work.
 fn trial_before(command: &Command<'_>) -> Option<Trial> {
     match command {
-        Command::AcquireFenced { trial, .. } | Command::OfKind(KindCommand { trial, .. }) => {
-            trial.map(|first| first.trial)
-        }
+        Command::AcquireFenced { trial, .. } => trial.map(|first| first.trial),
+        Command::OfKind(KindCommand { sent_as: SentAs::Tried(first), .. }) => Some(first.trial),
         _ => None,
     }
 }

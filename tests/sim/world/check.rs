@@ -78,6 +78,8 @@ pub struct Attempt {
     asked_at: u64,
     /// Slots that its SET was written to.
     pub sent: u64,
+    /// The slots whose servers have said that they did not run it.
+    not_run: u64,
     /// Slots that were in quarantine when they were asked, for the SET or the last extension.
     pub uncountable: u64,
     pub ttl_ms: u32,
@@ -195,6 +197,7 @@ impl Checker {
             drawn,
             asked_at: drawn,
             sent: 0,
+            not_run: 0,
             uncountable: 0,
             ttl_ms: 0,
             heard: Vec::new(),
@@ -214,7 +217,15 @@ impl Checker {
         self.attempts.insert(token, attempt);
     }
 
-    /// A SET is about to be written: once for each node (R6), and not when it is too late (R11).
+    /// A server did not run an attempt's script, which was sent by its hash (K16).
+    pub fn note_not_run(&mut self, token: &[u8], slot: usize) {
+        if let Some(attempt) = self.attempts.get_mut(token) {
+            attempt.not_run |= 1 << slot;
+        }
+    }
+
+    /// A SET is about to be written: once for each node (R6), unless the first one was not run, and
+    /// not when it is too late (R11).
     pub fn note_sets(
         &mut self,
         told: u64,
@@ -228,11 +239,12 @@ impl Checker {
         };
         attempt.ttl_ms = ttl_ms;
         for slot in nodes.iter() {
-            if attempt.sent & (1 << slot) != 0 {
+            if attempt.sent & !attempt.not_run & (1 << slot) != 0 {
                 let text = format!("{short} is sent to node {slot} again");
                 return Some(("TOKEN-UNIQUE", text));
             }
             attempt.sent |= 1 << slot;
+            attempt.not_run &= !(1 << slot);
         }
         let is_late = told >= attempt.drawn + validity(ttl_ms);
         is_late.then(|| ("STALE-SET", format!("{short} is sent when its validity is over")))

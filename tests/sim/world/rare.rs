@@ -105,6 +105,7 @@ situations! {
     CrashWithLoss => "crash that lost locks",
     BootStep => "restart with a lying uptime",
     Loading => "server seen while loading",
+    ScriptsForgotten => "scripts that a server forgot",
     Demoted => "demoted master seen",
     Promoted => "promoted replica seen",
     FromRdb => "start from the file of a master that had a replica",

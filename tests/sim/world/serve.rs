@@ -13,7 +13,7 @@ use super::redis::{Change, ChangeKind, compared, is_queue, is_set};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
-use crate::scripts::EXTEND_OR_SET;
+use crate::scripts::{EXTEND_OR_SET, HASHES};
 
 /// What no client that speaks RESP2 to a lock server expects, from its first byte on.
 const POISONS: [&[u8]; 4] = [b"HTTP/1.1 400 Bad Request\r\n", b">2\r\n", b"_\r\n", b"*-7\r\n"];
@@ -26,6 +26,15 @@ const STRAYS: [&str; 4] = [
     "OOM command not allowed when used memory > 'maxmemory'.",
     "ERR out of luck",
 ];
+
+/// How often a server has forgotten its scripts, of a thousand times that it needs one.
+const FORGETS: u32 = 30;
+
+/// The first word behind the keys.
+fn token_of_script<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+    let count: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
+    words.get(3 + count).copied()
+}
 
 impl World {
     /// Has the node's process look at its connections.
@@ -170,7 +179,30 @@ impl World {
         }
     }
 
+    /// A script that the server keeps, in the place of its hash; and keeps what is sent as a text.
+    fn with_text<'a>(&mut self, node: usize, words: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
+        let [verb @ (b"EVAL" | b"EVALSHA"), script, rest @ ..] = words else {
+            return None;
+        };
+        let forgets = *verb == b"EVALSHA" && self.is_faulty && self.choices.chance(FORGETS);
+        let kept = &mut self.nodes[node].redis.server.kept_scripts;
+        if forgets {
+            kept.clear();
+            self.rare.hit(Rare::ScriptsForgotten);
+        }
+        if *verb == b"EVAL" {
+            let known = HASHES.iter().find(|(text, _)| text.as_bytes() == *script);
+            kept.extend(known.map(|(text, _)| *text).filter(|text| !kept.contains(text)));
+            return None;
+        }
+        let known = HASHES.iter().find(|(_, hash)| hash.as_bytes() == *script);
+        let (text, _) = known.filter(|(text, _)| kept.contains(text))?;
+        Some([&[b"EVAL", text.as_bytes()], rest].concat())
+    }
+
     fn run_command(&mut self, node: usize, id: usize, words: &[&[u8]], out: &mut Vec<u8>) {
+        let with_text = self.with_text(node, words);
+        let words = with_text.as_deref().unwrap_or(words);
         self.settle_debts(id, words);
         let wall = self.nodes[node].wall(self.now);
         let connection = &mut self.connections[id];
@@ -180,11 +212,16 @@ impl World {
         let sessions = it.connections.iter().map(|id| self.connections[*id].session.id);
         it.redis.open.extend(sessions.filter(|other| *other > 0).chain([session.id]));
         let stray = self.is_faulty && self.choices.chance(self.plan.stray_error);
+        let is_hash = words[0] == b"EVALSHA";
         let mut reply = match stray {
+            _ if is_hash => Reply::error("NOSCRIPT No matching script. Please use EVAL."),
             true => Reply::error(self.choices.pick(&STRAYS)),
             false => self.nodes[node].redis.execute(&mut session, words, wall),
         };
         self.connections[id].session = session;
+        if is_hash && let Some(token) = token_of_script(words) {
+            self.checker.note_not_run(token, self.connections[id].slot);
+        }
         self.timeline.note(self.now, || {
             let text = format!("{reply:?}");
             let shown = text.get(..60).unwrap_or(&text);
@@ -193,7 +230,7 @@ impl World {
         if let Some(token) = released(words) {
             self.checker.note_cleared(self.now, node, token);
         }
-        if !stray {
+        if !stray && !is_hash {
             let changes = std::mem::take(&mut self.nodes[node].redis.changes);
             self.check_changes(node, id, words, &changes);
             self.check_memory(node, id, words, &reply);

@@ -93,6 +93,8 @@ pub struct Server {
     pub forbids_kill: bool,
     pub cluster_error: &'static str,
     pub make: Make,
+    /// The scripts that it runs by their hash: those that it has run.
+    pub kept_scripts: Vec<&'static str>,
     /// Commands for waiting that it does not know.
     pub lacks: Vec<&'static str>,
     /// Commands for waiting that this user may not run, with their subcommands.
@@ -124,6 +126,7 @@ impl Server {
             forbids_kill: false,
             cluster_error: "CLUSTERDOWN Hash slot not served",
             make: Make::PLAIN,
+            kept_scripts: Vec::new(),
             lacks: Vec::new(),
             forbids: Vec::new(),
         }
