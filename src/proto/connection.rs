@@ -244,8 +244,8 @@ impl Engine {
     }
 
     /// Whether this says that the script of a round was not run because it was sent by its hash,
-    /// and it is to be sent by its text: nobody has given the attempt up, so that no release is on
-    /// its way, and the node may be sent it.
+    /// and it is to be sent by its text: its caller still waits, so the release comes later, and
+    /// the node takes commands of this kind.
     #[cold]
     fn lacks_script(&mut self, node: usize, round: RoundId, reply: &Reply) -> bool {
         let (Reply::Error(error), kind @ RoundKind::Take) = (reply, self.rounds[round].kind) else {

@@ -752,7 +752,7 @@ impl Engine {
             }
         }
         self.waits.local.desk.reuse(orders);
-        // Most waits end early: their timers must wake nobody later.
+        // Most waits end early: their timers must not wake the thread later.
         self.operations.settle_due();
     }
 
