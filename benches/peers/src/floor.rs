@@ -54,26 +54,14 @@ pub enum Kind {
     Set,
 }
 
-/// How the scripts that take shares and sets are sent: as muxlock sends them.
-const TAKEN_BY: TakenBy = TakenBy::Text;
-
-#[derive(Clone, Copy, PartialEq)]
-#[allow(dead_code, reason = "the other one is for when muxlock sends them so")]
-enum TakenBy {
-    Text,
-    Digest,
-}
-
 impl Kind {
     /// The commands that take and release it.
     fn commands(self, ports: &[u16], keys: &[String], ttl_ms: u64) -> io::Result<[Template; 2]> {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let key = *keys.first().ok_or(io::ErrorKind::InvalidInput)?;
         let both = |take: &str, free: &str, keys: &[&str]| -> io::Result<[Template; 2]> {
-            let take = match TAKEN_BY {
-                TakenBy::Text => Template::script(take, keys, ttl_ms),
-                TakenBy::Digest => Template::hashed(&digest(ports, take)?, keys, ttl_ms),
-            };
+            // As muxlock sends them.
+            let take = Template::hashed(&digest(ports, take)?, keys, ttl_ms);
             Ok([take, Template::script(free, keys, ttl_ms)])
         };
         match self {
