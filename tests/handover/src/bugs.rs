@@ -7,13 +7,15 @@ use std::process::Command;
 use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy needs, seen from the folder of the library.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "src/client/leader_follower.rs",
     "tests/handover/Cargo.toml",
     "tests/handover/Cargo.lock",
     "tests/handover/src",
     "testbed/Cargo.toml",
     "testbed/src",
+    // The crate testbed reads it.
+    "docs/masters.md",
 ];
 
 fn root() -> PathBuf {
@@ -33,10 +35,7 @@ fn hunt(tree: &Path, build: &Path) -> Option<String> {
         .output()
         .expect("cargo can be run");
     let text = String::from_utf8_lossy(&output.stdout);
-    if !text.contains("running ") {
-        println!("{}", String::from_utf8_lossy(&output.stderr));
-        return None;
-    }
+    assert!(text.contains("running "), "{}", String::from_utf8_lossy(&output.stderr));
     let failed = text.lines().find(|line| line.starts_with("test ") && line.ends_with("FAILED"));
     failed.map(|line| line.split(' ').nth(1).unwrap_or_default().to_owned())
 }
@@ -59,8 +58,9 @@ fn planted_bugs_are_found() {
         copy(&root().join(part), &tree.join(part));
     }
     assert_eq!(hunt(&tree, &place.join("build")), None, "without a bug");
+    let wanted = std::env::var("MUXLOCK_HANDOVER_BUG").unwrap_or_default();
     let mut missed = Vec::new();
-    for bug in all(&folder()) {
+    for bug in all(&folder()).into_iter().filter(|bug| bug.name.contains(&wanted)) {
         write_if_other(&tree.join(&bug.path), &bug.planted(&root()));
         let found = hunt(&tree, &place.join("build"));
         copy(&root().join(&bug.path), &tree.join(&bug.path));
