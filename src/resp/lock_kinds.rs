@@ -83,18 +83,22 @@ mod tests {
 
     /// The words of a command, as a server reads them.
     fn words(key: &Key, step: KindStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
+        let words = words_sent_as(SentAs::Text, key, step, marker);
+        assert_eq!(words[0], "EVAL");
+        words
+    }
+
+    fn words_sent_as(
+        sent_as: SentAs<'_>,
+        key: &Key,
+        step: KindStep,
+        marker: Option<FlushMarker<'_>>,
+    ) -> Vec<String> {
         let token = LockToken::from_random([0xab; 20]);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
         encode(
-            &Command::OfKind(KindCommand {
-                step,
-                key,
-                token: &token,
-                ttl,
-                marker,
-                sent_as: SentAs::Text,
-            }),
+            &Command::OfKind(KindCommand { step, key, token: &token, ttl, marker, sent_as }),
             &mut out,
         );
         let text = String::from_utf8(out.to_vec()).unwrap();
@@ -108,7 +112,6 @@ mod tests {
             rest = after.strip_prefix("\r\n").unwrap();
         }
         assert_eq!((rest, words.len()), ("", count.parse().unwrap()), "every word is whole");
-        assert_eq!(words[0], "EVAL");
         words
     }
 
@@ -205,6 +208,24 @@ mod tests {
         }
         let marks = scripts.iter().filter(|script| script.contains("=2,KEYS[1],")).count();
         assert_eq!(marks, 9, "those with a marker read it from the first key");
+    }
+
+    /// K16: with a marker as without, for the script reads its keys from other places then.
+    #[test]
+    fn hash_stands_for_the_text_and_all_else_is_the_same() {
+        let marker = Some(FlushMarker { key: b"alive", quarantine: Duration::from_secs(1) });
+        let mut hashes = Vec::new();
+        for (key, marker) in keys().iter().flat_map(|key| [(key, None), (key, marker)]) {
+            let text = words(key, TAKE, marker);
+            let hash = words_sent_as(SentAs::Hash, key, TAKE, marker);
+            let known = HASHES.iter().find(|(_, known)| *known == hash[1]);
+            assert_eq!(known.map(|(known, _)| *known), Some(&*text[1]), "{key:?}");
+            assert_eq!((&*hash[0], &hash[2..]), ("EVALSHA", &text[2..]));
+            hashes.push(hash[1].clone());
+        }
+        hashes.sort();
+        hashes.dedup();
+        assert_eq!(hashes.len(), HASHES.len());
     }
 
     #[test]

@@ -295,6 +295,12 @@ fn hashes(s: &mut Scenario) -> Vec<usize> {
     std::mem::take(&mut s.sent_hashes)
 }
 
+/// The user may not send hashes.
+fn forbidden(kind: ServerErrorKind) -> Reply {
+    let message = "NOPERM this user has no permissions to run the 'evalsha' command".into();
+    Reply::Error(ServerError { kind, message })
+}
+
 /// K16.
 #[test]
 fn script_is_sent_by_its_hash_once_its_server_has_run_its_text() {
@@ -360,8 +366,87 @@ fn script_that_a_server_has_forgotten_is_sent_as_a_text_at_once() {
     let second = s.acquired().unwrap();
     assert!(first.is_valid_at(s.now) && second.is_valid_at(s.now));
     assert_eq!(s.engine.unanswered(), 0);
+    let shown = format!("{:?}", s.engine);
+    assert!(shown.contains("rounds: 0"), "{shown}");
     share_once(&mut s, "r");
     assert_eq!(hashes(&mut s), ALL, "it is kept again");
+}
+
+/// The server may be another one, and the user's rights may have changed.
+#[test]
+fn another_connection_begins_anew_with_a_trial_and_a_text() {
+    for may_send in [true, false] {
+        let mut s = keeping();
+        if !may_send {
+            take(&mut s, share());
+            s.drain();
+            s.replies(ALL, forbidden(ServerErrorKind::Permission));
+            s.drain();
+            s.replies(ALL, YES);
+            let lease = s.acquired().unwrap();
+            s.engine.abandon(s.now, lease);
+            s.drain();
+            s.replies(ALL, YES);
+        }
+        s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
+        s.engine.connect(s.now);
+        s.drain();
+        s.connect(0);
+        s.drain();
+        hashes(&mut s);
+        let is_sent_a_hash = [(); 3].map(|()| {
+            share_once(&mut s, "r");
+            hashes(&mut s).contains(&0)
+        });
+        assert_eq!(is_sent_a_hash, [false, false, true], "{may_send}");
+    }
+}
+
+/// R3: the node was late, and its vote is missing no more.
+#[test]
+fn forgotten_script_of_a_node_that_was_late_is_not_sent() {
+    let mut s = keeping();
+    for node in [1, 2] {
+        s.engine.handle_node(s.now, node, NodeEvent::Disconnected(RESET));
+    }
+    s.engine.connect(s.now);
+    take(&mut s, share());
+    s.drain();
+    assert_eq!(hashes(&mut s), [0]);
+    s.pass(NODE_TIMEOUT);
+    s.reply(0, server_error(ServerErrorKind::NoScript));
+    assert_eq!(s.drain(), []);
+    assert_eq!(s.engine.operations().count(), 1, "the others may still be connected");
+}
+
+/// R18: the answer is a vote then, as any other error.
+#[test]
+fn forgotten_script_is_not_sent_to_a_socket_that_is_full() {
+    let mut s = keeping();
+    take(&mut s, share());
+    s.drain();
+    s.engine.handle_node(s.now, 0, NodeEvent::Blocked);
+    s.replies([0, 1], server_error(ServerErrorKind::NoScript));
+    assert_eq!(s.drain(), [Acted::Take(vec![1], 3)]);
+    s.replies([1, 2], YES);
+    assert!(s.acquired().is_ok());
+}
+
+/// A text is a SET like any other: a look at the clock comes before it.
+#[test]
+fn clock_is_looked_at_before_a_forgotten_script_is_sent() {
+    let mut s = Scenario::guarded(3);
+    s.is_tried = false;
+    let mut s = s.all_ready();
+    share_once(&mut s, "r");
+    share_once(&mut s, "r");
+    take(&mut s, share());
+    s.drain();
+    assert_eq!(hashes(&mut s), ALL);
+    s.pass(NODE_TIMEOUT / 2);
+    s.replies([0], server_error(ServerErrorKind::NoScript));
+    let (looks, text) = ([0].to_vec(), Acted::Take(vec![0], 3));
+    assert_eq!(s.drain(), [Acted::Time(looks.clone()), Acted::Role(looks), text]);
 }
 
 #[test]
@@ -416,8 +501,7 @@ fn user_who_may_not_send_hashes_is_sent_texts() {
         take(&mut s, share());
         s.drain();
         assert_eq!(hashes(&mut s), ALL);
-        let message = "NOPERM this user has no permissions to run the 'evalsha' command".into();
-        s.replies(ALL, Reply::Error(ServerError { kind, message }));
+        s.replies(ALL, forbidden(kind));
         s.drain();
         assert_eq!(hashes(&mut s), []);
         s.replies(ALL, YES);
