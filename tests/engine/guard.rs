@@ -1054,9 +1054,61 @@ fn clock_that_is_kept_secret_costs_nothing() {
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
     scenario.start_handshake(0);
     scenario.pass(SECOND);
+    // Its role is looked at all the same, each time that it is due.
+    for token in [1, 3] {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert_eq!(acted, [Acted::Role(vec![0]), Acted::Set(vec![0], token)]);
+        scenario.looked(acted);
+        scenario.reply(0, Reply::Nil);
+        assert!(scenario.acquired().is_err());
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(0));
+        // Nothing is due yet.
+        scenario.pass(9 * MS);
+        scenario.try_lock();
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0], token + 1)]);
+        scenario.reply(0, Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.pass(MS);
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(1));
+    }
+}
+
+/// A look that fails is none, however soon the next lock follows.
+#[test]
+fn clock_that_was_not_told_is_asked_for_before_the_next_set() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
     scenario.try_lock();
-    // Its role is looked at all the same.
-    assert_eq!(scenario.drain(), [Acted::Role(vec![0]), Acted::Set(vec![0], 1)]);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
+    // The next one is sent, and finds when something is due, before the answer.
+    scenario.try_lock();
+    assert!(matches!(scenario.drain()[..], [Acted::Set(..)]));
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    scenario.try_lock();
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Set(..)]), "{acted:?}");
+}
+
+/// What is sent to one node finds when something is due at the others.
+#[test]
+fn clocks_are_looked_at_when_they_are_due_after_one_node_was_sent_a_set() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    scenario.pass(5 * MS);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.engine.connect(scenario.now);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)], "it has waited for the connection");
+    scenario.pass(5 * MS);
+    scenario.try_lock();
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
 }
 
 /// R34: a process that moves to another node's address brings its quarantine along.
