@@ -116,7 +116,8 @@ impl Driver {
                 let mut replies_left = self.engine.replies_per_iteration();
                 let received = socket.receive();
                 let is_usual = matches!(received, Ok(Received::Last))
-                    && self.engine.node(node).grants_awaited() == usize::MAX;
+                    && (self.engine.node(node).grants_awaited() == usize::MAX
+                        || pass_checked(&mut self.engine, &mut socket.reader, node));
                 if is_usual {
                     let mut grants = socket.reader.grants();
                     replies_left = self.engine.handle_grants(node, replies_left, || grants.next());
@@ -225,13 +226,8 @@ fn drain(
                 engine.handle_node(engine.last_now(), node, NodeEvent::Foreign(said));
             }
         }
-        // The clock is read again: otherwise a time that the server sent after our last reading
-        // would look like a server clock that runs ahead.
-        if engine.node(node).is_telling_time() {
-            engine.advance(Clock.now_coarse());
-        }
         loop {
-            if engine.node(node).grants_awaited() == usize::MAX {
+            if pass_checked(engine, &mut socket.reader, node) {
                 let mut grants = socket.reader.grants();
                 replies_left = engine.handle_grants(node, replies_left, || grants.next());
             }
@@ -252,6 +248,20 @@ fn drain(
         next = socket.receive();
     }
     Ok(false)
+}
+
+/// Passes the answers to a check to the engine, if they come next and are as usual. Returns whether
+/// the engine awaits nothing but grants then. The clock is read again: otherwise a time that the
+/// server sent after our last reading would look like a server clock that runs ahead.
+#[cold]
+fn pass_checked(engine: &mut Engine, reader: &mut ReplyReader, node: usize) -> bool {
+    if engine.node(node).is_telling_time() {
+        engine.advance(Clock.now_coarse());
+        if let Some((time, role)) = reader.checked() {
+            engine.handle_node(engine.last_now(), node, NodeEvent::Checked(time, role));
+        }
+    }
+    engine.node(node).grants_awaited() == usize::MAX
 }
 
 /// Passes the next reply or push to the engine. Returns whether one was complete.

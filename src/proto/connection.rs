@@ -11,7 +11,6 @@ use super::nodes::{Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Question, Request, WaitCommand};
-use super::wait::{Cx, WaitQueues};
 use super::{Engine, NodeSet};
 use crate::inspection::FoundKey;
 use crate::moment::Moment;
@@ -57,6 +56,13 @@ impl Engine {
             NodeEvent::Foreign(peer) => at.keep_foreign(peer),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
             NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
+            NodeEvent::Checked(time, role) => match at.handle_checked(now, time, role) {
+                Some(effect) => self.follow(now, node, effect),
+                None => {
+                    self.handle_any_reply(now, node, Reply::Time(time));
+                    self.handle_any_reply(now, node, Reply::Replication(*role));
+                }
+            },
             NodeEvent::Connecting(phase) => {
                 let deadline = at.connecting(now, phase);
                 self.nodes.note_due(deadline);
@@ -79,10 +85,9 @@ impl Engine {
                 at.guard.set_duplicate(Some(of));
                 self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
             }
+            NodeEvent::AnsweredBeside if !at.is_lost_if_another_answers() => {}
             NodeEvent::AnsweredBeside => {
-                if at.is_lost_if_another_answers() {
-                    self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
-                }
+                self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
             }
             NodeEvent::Blocked => {
                 at.link.block();
@@ -185,9 +190,13 @@ impl Engine {
             return;
         };
         let has_timed_out = self.nodes[node].pipeline.has_timed_out();
-        let effect = match self.nodes.take_answered(now, node) {
-            Some(InFlight { request: Request::Round(round, _), .. }) => {
-                self.stats.late_replies += u64::from(has_timed_out);
+        let Some(InFlight { request, sent_at }) = self.nodes.take_answered(now, node) else {
+            let effect = self.nodes[node].handle_unasked(reply);
+            return self.follow(now, node, effect);
+        };
+        self.stats.late_replies += u64::from(has_timed_out && request.lost().is_some());
+        let effect = match request {
+            Request::Round(round, _) => {
                 if self.lacks_script(node, round, &reply) {
                     // It was not run, and its caller waits.
                     self.send(NodeSet::one(node), round);
@@ -195,23 +204,15 @@ impl Engine {
                 }
                 return self.handle_answer(now, node, round, reply);
             }
-            Some(InFlight { request: Request::Confirm(round), .. }) => {
-                self.stats.late_replies += u64::from(has_timed_out);
-                return self.confirmed(now, node, round, reply);
-            }
-            Some(InFlight {
-                request: request @ (Request::Trialled(round, _) | Request::Text(round, _)),
-                ..
-            }) => {
-                self.stats.late_replies += u64::from(has_timed_out);
+            Request::Confirm(round) => return self.confirmed(now, node, round, reply),
+            Request::Trialled(round, _) | Request::Text(round, _) => {
                 if !matches!(reply, Reply::Missing(_) | Reply::Error(_)) {
                     let (kind, claim) = (self.rounds[round].kind, self.rounds.claim(round));
                     self.nodes.trials.note(node, request, kind, claim);
                 }
                 return self.handle_answer(now, node, round, reply);
             }
-            Some(InFlight { request: Request::ReleaseAtQueue(round), .. }) => {
-                self.stats.late_replies += u64::from(has_timed_out);
+            Request::ReleaseAtQueue(round) => {
                 let key = self.rounds.claim(round).key.clone();
                 let answer = self.with_waits(now, |waits, cx| {
                     waits.local.handle_queue_release(cx, node, &key, reply)
@@ -221,22 +222,17 @@ impl Engine {
                     None => self.nodes.outbox.push_back(Outgoing::Round(NodeSet::one(node), round)),
                 };
             }
-            Some(InFlight { request: Request::Wait(command), .. }) => {
-                let handle = |waits: &mut WaitQueues, cx: &mut Cx<'_>| {
-                    waits.handle_reply(cx, node, command, reply)
-                };
-                return match self.with_waits(now, handle) {
-                    Ok(()) => {}
-                    Err(outcome) => self.fail_node(now, node, outcome),
-                };
+            Request::Wait(command) => {
+                let handled =
+                    self.with_waits(now, |waits, cx| waits.handle_reply(cx, node, command, reply));
+                handled.map_or_else(Effect::Fail, |()| Effect::Nothing)
             }
-            Some(InFlight { request: Request::Kill(connection), .. }) => {
+            Request::Kill(connection) => {
                 self.cleanup.handle_killed(now, &mut self.nodes[node], connection, reply)
             }
-            Some(InFlight { request: Request::About(question), sent_at }) => {
+            Request::About(question) => {
                 self.nodes[node].handle_reply(now, question, sent_at, reply)
             }
-            None => self.nodes[node].handle_unasked(reply),
         };
         if !matches!(effect, Effect::Nothing) {
             self.follow(now, node, effect);
@@ -274,9 +270,8 @@ impl Engine {
                     let kills = self.cleanup.node_ready(now, &self.nodes[node], &identified);
                     self.nodes.kill(node, kills);
                     if identified.is_news {
-                        self.nodes
-                            .outbox
-                            .push_back(Outgoing::Ask(NodeSet::one(node), Question::Sight));
+                        let sight = Outgoing::Ask(NodeSet::one(node), Question::Sight);
+                        self.nodes.outbox.push_back(sight);
                     }
                     self.settle_debts(now, node);
                     // After the commands that waited.
@@ -424,17 +419,15 @@ impl Engine {
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].guard.is_quarantined(now)
             && !self.cleanup.debts_of(node).is_doubted(now, claim.token, kind);
-        if is_counted || kind.is_inspection() || outcome.is_failure() {
-            return match (kind, outcome) {
-                (RoundKind::AcquireFenced, NodeOutcome::Granted) => {
-                    let decision = self.rounds.count_number(now, &mut self.nodes, round, node);
-                    self.follow_decision(now, decision);
-                }
-                _ => self.vote(now, round, node, outcome),
-            };
+        if !(is_counted || kind.is_inspection() || outcome.is_failure()) {
+            self.stats.uncounted += 1;
+            self.vote(now, round, node, NodeOutcome::Quarantined);
+        } else if (kind, outcome) == (RoundKind::AcquireFenced, NodeOutcome::Granted) {
+            let decision = self.rounds.count_number(now, &mut self.nodes, round, node);
+            self.follow_decision(now, decision);
+        } else {
+            self.vote(now, round, node, outcome);
         }
-        self.stats.uncounted += 1;
-        self.vote(now, round, node, NodeOutcome::Quarantined);
     }
 
     /// An error is no vote, and means that the command was not executed.
@@ -483,9 +476,7 @@ impl Engine {
             return self.settle_debts(now, node);
         }
         let effect = self.nodes[node].handle_timeout(now);
-        if !matches!(effect, Effect::Nothing) {
-            self.follow(now, node, effect);
-        }
+        self.follow(now, node, effect);
     }
 
     /// Ends a connection. Unanswered commands have failed, and what an unanswered SET or release
@@ -564,8 +555,7 @@ impl Engine {
             _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
-                self.vote(now, round, node, outcome);
-                return self.rounds.dereference(round);
+                outcome
             }
         };
         self.count(now, round, node, outcome);

@@ -77,7 +77,7 @@ impl Engine {
     pub(super) fn end_limited(&mut self, now: Moment, node: usize) {
         let is_limited = self.nodes[node].state() == State::Limited;
         if is_limited
-            && self.nodes[node].pipeline.has_answered_all()
+            && self.nodes[node].pipeline.in_flight() == 0
             && !self.nodes.is_to_be_sent(node)
         {
             self.fail_node(now, node, self.nodes[node].link.last_failure());

@@ -131,6 +131,17 @@ impl ReplyReader {
         })
     }
 
+    /// A time and then the replication section, if these come next: the time in its usual form, the
+    /// section as the last one was.
+    pub fn checked(&mut self) -> Option<(Duration, &Replication)> {
+        let (time, length) = usual_time(self.pending())?;
+        let (known, role) = &self.replication;
+        let rest = &self.pending()[length..];
+        let is_known = !known.is_empty() && rest.starts_with(known);
+        self.start += if is_known { length + known.len() } else { 0 };
+        is_known.then_some((time, role))
+    }
+
     /// The next reply; `None` if it is not complete.
     ///
     /// # Errors
@@ -151,15 +162,6 @@ impl ReplyReader {
 
     fn next_unusual(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let pending = &self.buffer[self.start..self.end];
-        if let Some((reply, length)) = usual_time(pending) {
-            self.start += length;
-            return Ok(Some(reply));
-        }
-        let (known, replication) = &self.replication;
-        if !known.is_empty() && pending.starts_with(known) {
-            self.start += known.len();
-            return Ok(Some(Reply::Replication(*replication)));
-        }
         let Some(length) = frame_length(pending, self.protocol)? else {
             return Ok(None);
         };
@@ -195,12 +197,12 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
             Some((Reply::Integer((digit - b'0').into()), 4))
         }
         [b'$', b'-', b'1', b'\r', b'\n', ..] => Some((Reply::Nil, 5)),
-        _ => None,
+        _ => usual_time(bytes).map(|(time, length)| (Reply::Time(time), length)),
     }
 }
 
 /// A time as servers send it until the year 2286.
-fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
+fn usual_time(bytes: &[u8]) -> Option<(Duration, usize)> {
     let (seconds, rest) = bytes.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
     let (digit, rest) = rest.strip_prefix(b"\r\n$")?.split_first()?;
     let digits = match *digit {
@@ -209,9 +211,8 @@ fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
     };
     let (micros, rest) = rest.strip_prefix(b"\r\n")?.split_at_checked(digits)?;
     let rest = rest.strip_prefix(b"\r\n")?;
-    let (seconds, micros) = (number(seconds)?, number(micros)?);
-    let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
-    (micros < 1_000_000).then_some((Reply::Time(time), bytes.len() - rest.len()))
+    let time = Duration::from_micros(number(seconds)? * 1_000_000 + number(micros)?);
+    Some((time, bytes.len() - rest.len()))
 }
 
 #[cfg(test)]
@@ -314,6 +315,87 @@ mod tests {
                 assert_eq!(replies(&frame.as_bytes()[..end]), Ok(vec![]), "{end}");
             }
         }
+    }
+
+    /// Everything that is read, with the short way for checks where it can be taken, or without.
+    fn read_on(
+        bytes: &[u8],
+        most: usize,
+        is_short: bool,
+    ) -> Result<(usize, Vec<Reply>), ProtocolError> {
+        let mut reader = ReplyReader::new();
+        let (mut rest, mut replies, mut short) = (bytes, Vec::new(), 0);
+        while !rest.is_empty() {
+            rest = feed(&mut reader, rest, most);
+            loop {
+                if let Some((time, role)) = is_short.then(|| reader.checked()).flatten() {
+                    replies.extend([Reply::Time(time), Reply::Replication(*role)]);
+                    short += 1;
+                } else if let Some(reply) = reader.next()? {
+                    replies.push(reply);
+                } else {
+                    break;
+                }
+            }
+        }
+        Ok((short, replies))
+    }
+
+    #[test]
+    fn a_check_is_the_same_the_short_and_the_long_way() {
+        let role = |history: char, offset: &str| {
+            let history = history.to_string().repeat(40);
+            let text = format!(
+                "# Replication\r\nrole:master\r\nmaster_replid:{history}\r\n\
+                 second_repl_offset:{offset}\r\n"
+            );
+            format!("${}\r\n{text}\r\n", text.len())
+        };
+        let (known, other) = (role('a', "-1"), role('a', "77"));
+        let time = "*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
+        let table = [
+            (format!("{time}{known}"), 1),
+            (format!("*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n{known}"), 1),
+            (format!("{time}{known}{time}{known}+OK\r\n:1\r\n"), 2),
+            (format!("{time}{time}{known}"), 1),
+            (format!("{known}{time}{known}"), 1),
+            // Nothing of these is known, or of the usual form.
+            (format!("{time}{other}"), 0),
+            (format!("{time}+OK\r\n{known}"), 0),
+            (format!("{time}$-1\r\n"), 0),
+            (format!("{time}-NOPERM no\r\n"), 0),
+            (format!("{time}_\r\n"), 0),
+            (format!("{time}>2\r\n"), 0),
+            (format!("*2\r\n$9\r\n170000000\r\n$6\r\n000042\r\n{known}"), 0),
+            (format!("*2\r\n$11\r\n17000000000\r\n$6\r\n000042\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n$7\r\n1000042\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n$0\r\n\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n-170000000\r\n$6\r\n000042\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n$6\r\n-00042\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n$6\r\n00042\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n$99999999999\r\n0{known}"), 0),
+            (format!("*2\r\n$99999999999999999999\r\n1700000000\r\n{known}"), 0),
+            (format!("*2\r\n$10\r\n1700000000\r\n:42\r\n{known}"), 0),
+            (format!("*3\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n{known}"), 0),
+            (format!("*-1\r\n{known}"), 0),
+        ];
+        for (stream, short) in table {
+            let stream = format!("{known}{stream}");
+            let (whole, long) = (stream.as_bytes(), read_on(stream.as_bytes(), 1_000, false));
+            let taken = read_on(whole, usize::MAX, true).map_or(0, |(taken, _)| taken);
+            assert_eq!(taken, short, "{stream}");
+            for end in 0..=whole.len() {
+                let replies = |is_short| read_on(&whole[..end], 1_000, is_short).map(|(_, it)| it);
+                assert_eq!(replies(true), replies(false), "{end} of {stream}");
+            }
+            // However the bytes are cut.
+            for most in 1..whole.len() {
+                let replies = read_on(whole, most, true).map(|(_, replies)| replies);
+                assert_eq!(replies, long.clone().map(|(_, replies)| replies), "{most}: {stream}");
+            }
+        }
+        // Before there was a section, none is known.
+        assert_eq!(read_on(format!("{time}{known}").as_bytes(), 1_000, true).unwrap().0, 0);
     }
 
     #[test]

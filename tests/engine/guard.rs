@@ -824,6 +824,43 @@ fn clock_that_jumps_forward_costs_the_vote_that_it_stands_before() {
 }
 
 #[test]
+fn answers_to_a_check_are_the_same_at_once_and_one_by_one() {
+    type Change = fn(&mut Scenario);
+    let changes: [Change; 6] = [
+        |_| {},
+        |scenario| scenario.ahead[0] += 60 * SECOND,
+        |scenario| scenario.servers[0].replication.master = Some(false),
+        |scenario| {
+            let other = Some(1_u128.into());
+            scenario.servers[0].replication.history = other;
+        },
+        // Late.
+        |scenario| scenario.pass(2 * NODE_TIMEOUT),
+        // Not asked for.
+        |scenario| {
+            scenario.look([0]);
+            scenario.reply(0, Reply::Ok);
+        },
+    ];
+    for (which, change) in changes.into_iter().enumerate() {
+        let told: [fn(&mut Scenario); 2] =
+            [|scenario| scenario.look([0]), |scenario| scenario.look_at_once(0)];
+        let [one_by_one, at_once] = told.map(|tell| {
+            let mut scenario = sampled();
+            scenario.pass(20 * MS);
+            scenario.try_lock();
+            scenario.drain();
+            change(&mut scenario);
+            tell(&mut scenario);
+            let (acted, engine) = (scenario.drain(), &scenario.engine);
+            let statuses: Vec<_> = engine.statuses().collect();
+            format!("{:?}", (acted, engine.stats(), statuses, engine.poll_timeout()))
+        });
+        assert_eq!(at_once, one_by_one, "{which}");
+    }
+}
+
+#[test]
 fn clock_that_jumps_during_an_outage_is_noticed_by_the_next_handshake() {
     let mut scenario = sampled();
     scenario.ahead[0] += 60 * SECOND;

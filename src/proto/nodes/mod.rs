@@ -201,7 +201,8 @@ impl Nodes {
     /// first of what other parts have noted is due.
     #[inline]
     pub(super) fn settle_due(&mut self, others: Option<Moment>) {
-        self.due = self.first_due().into_iter().chain(others).min();
+        self.due = self.first_due();
+        self.note_due(others);
     }
 
     /// A lock is extended by `ttl`: no node's silence is to be believed for too much of it.
@@ -361,7 +362,7 @@ impl Nodes {
     fn check(&mut self, now: Moment, nodes: NodeSet) {
         let unasked = nodes.without(self.checks.time_queued);
         self.checks.next_at = None;
-        let mut is_checked = false;
+        let queued = self.outbox.len();
         for (among, question) in [(unasked, Question::Time), (nodes, Question::Role)] {
             let due = |node: usize| self.nodes[node].guard.check_due(now, question);
             if !among.iter().any(|node| due(node).is_some_and(|due| now >= due)) {
@@ -375,9 +376,8 @@ impl Nodes {
                 self.checks.time_queued.extend(asked);
             }
             self.outbox.push_back(Outgoing::Ask(asked, question));
-            is_checked = true;
         }
-        if !is_checked {
+        if self.outbox.len() == queued {
             // Handing a `TIME` out recomputes this.
             let dues = self.nodes.iter().flat_map(|Node { index, guard, .. }| {
                 let is_queued = self.checks.time_queued.contains(*index);
@@ -426,10 +426,8 @@ impl Nodes {
     /// The time of a round, as far as it is known. A client that waits has few rounds, and the
     /// first of a new one waits for connections: how soon its nodes have answered since tells more.
     pub(super) fn round_trip(&self, rounds_take: Option<Duration>) -> Duration {
-        let latencies =
-            self.open.iter().filter_map(|node| self.nodes[node].pipeline.latency_nanos());
-        let slowest = latencies.max().map(Duration::from_nanos);
-        rounds_take.into_iter().chain(slowest).min().unwrap_or_default()
+        let latencies = self.open.iter().filter_map(|node| self.nodes[node].pipeline.latency());
+        rounds_take.into_iter().chain(latencies.max()).min().unwrap_or_default()
     }
 }
 

@@ -5,6 +5,8 @@
 //! "A Name-Based Mapping Scheme for Rendezvous", 1996). If one node is left out, the others keep
 //! their order.
 
+use std::time::Duration;
+
 use super::ability::Waitable;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
@@ -13,7 +15,7 @@ use crate::proto::status::{QueueObstacle, QueueSupport};
 use crate::resource::Key;
 
 /// A queue node's shortest round trip may exceed twice that of the nearest node by this (W2).
-const NEAR_SLACK_NANOS: u64 = 1_000_000;
+const NEAR_SLACK: Duration = Duration::from_millis(1);
 /// The nodes as places to wait at.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice<'a> {
@@ -91,12 +93,12 @@ impl Choice<'_> {
 
     /// Whether the node is a candidate for a queue node (W2).
     pub(super) fn is_candidate(self, now: Moment, node: usize) -> bool {
-        let is_near = self.nodes[node].pipeline.least_latency_nanos().is_none_or(|least| {
+        let is_near = self.nodes[node].pipeline.least_latency().is_none_or(|least| {
             // The usual time of a node is never less than its shortest, and counts plain grants.
-            let usual_of = |node: usize| self.nodes[node].pipeline.latency_nanos();
+            let usual_of = |node: usize| self.nodes[node].pipeline.latency();
             let least = usual_of(node).map_or(least, |usual| usual.min(least));
             let nearest = self.nodes.open().iter().filter_map(usual_of).min().unwrap_or(least);
-            least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
+            least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK)
         });
         self.may_wait_at(node) && self.nodes.is_trusted(now, node) && is_near
     }

@@ -258,6 +258,13 @@ impl Scenario {
         }
     }
 
+    /// As [`look`](Scenario::look), with both answers of a node at once.
+    pub fn look_at_once(&mut self, node: usize) {
+        let role = self.servers[node].replication;
+        let event = NodeEvent::Checked(self.clock(node), &role);
+        self.engine.handle_node(self.now, node, event);
+    }
+
     /// Names the questions among these about clocks and roles; returns the rest.
     pub fn looked(&mut self, acted: Vec<Acted>) -> Vec<Acted> {
         self.looked_by(&(0..self.nodes).collect::<Vec<_>>(), acted)

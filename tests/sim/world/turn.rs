@@ -196,6 +196,9 @@ impl World {
     fn pass_replies(&mut self, client: usize, slot: usize, id: usize) -> bool {
         loop {
             self.pass_grants(client, slot, id);
+            if self.pass_checked(client, slot, id) {
+                continue;
+            }
             if self.clients[client].slots[slot].reader.is_at_push() {
                 match self.pass_push(client, slot, id) {
                     Some(true) => continue,
@@ -224,6 +227,36 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Passes the answers to a check on, if both come next: together, unless the clock goes on
+    /// between them. Returns whether they do.
+    fn pass_checked(&mut self, client: usize, slot: usize, id: usize) -> bool {
+        let Some((time, role)) = self.clients[client].slots[slot].reader.checked() else {
+            return false;
+        };
+        let role = *role;
+        let read_at = |world: &mut World, reply: &Reply| {
+            world.note_reply(client, slot, id);
+            let now = world.client_now(client);
+            world.note_told(client, slot, id);
+            let text = || format!("client {client} reads {reply:?} from node {slot}");
+            world.timeline.note(world.now, text);
+            now
+        };
+        let (told, said) = (Reply::Time(time), Reply::Replication(role));
+        let first = read_at(self, &told);
+        let between = self.client_now(client);
+        let second = read_at(self, &said);
+        let engine = &mut self.clients[client].engine;
+        if first == between && between == second {
+            engine.handle_node(first, slot, NodeEvent::Checked(time, &role));
+        } else {
+            engine.handle_reply(first, slot, told);
+            engine.advance(between);
+            engine.handle_reply(second, slot, said);
+        }
+        true
     }
 
     /// Passes a push on. Returns whether one was complete; `None` if the socket is gone.

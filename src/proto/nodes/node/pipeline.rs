@@ -12,7 +12,7 @@ use crate::proto::fifo::Fifo;
 use crate::proto::index::RoundId;
 use crate::proto::kind::{Lost, Vote};
 use crate::proto::limits::ROUNDS_USUAL;
-use crate::proto::request::{InFlight, Request};
+use crate::proto::request::{InFlight, Question, Request};
 use crate::proto::smooth::smooth;
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
@@ -54,7 +54,6 @@ pub(crate) struct Pipeline {
     /// measured.
     least_nanos: u64,
     samples: u32,
-    timeout: Duration,
     timeout_nanos: u64,
 }
 
@@ -71,12 +70,12 @@ impl Pipeline {
             latency_nanos: None,
             least_nanos: u64::MAX,
             samples: 0,
-            timeout,
             timeout_nanos: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    /// How many commands were sent and not answered.
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
@@ -85,6 +84,7 @@ impl Pipeline {
         self.in_flight.len() + self.queue.len() + self.lost.len()
     }
 
+    /// The usual time from command to reply.
     pub(crate) fn latency(&self) -> Option<Duration> {
         self.latency_nanos.map(Duration::from_nanos)
     }
@@ -101,8 +101,7 @@ impl Pipeline {
 
     /// Since when the node has been silent while it owes replies.
     pub(crate) fn silent_since(&self) -> Option<Moment> {
-        let oldest = self.in_flight.first()?;
-        Some(oldest.sent_at.max(self.last_reply_at))
+        self.in_flight.first().map(|oldest| oldest.sent_at.max(self.last_reply_at))
     }
 
     /// When the node will have been silent for too long.
@@ -123,8 +122,7 @@ impl Pipeline {
     /// were not handed out, and those that waited for it.
     pub(crate) fn lose(&mut self, unsent: Vec<RoundId>) {
         (self.timed_out, self.others) = (0, 0);
-        let sent = self.in_flight.take_all();
-        let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
+        let sent = self.in_flight.take_all().into_iter().filter_map(|sent| sent.request.lost());
         let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
         self.lost = sent.chain(unsent.map(|round| (round, Lost::Unsent))).collect();
     }
@@ -161,15 +159,10 @@ impl Pipeline {
         Some(self.in_flight.first()?.request)
     }
 
-    /// The shortest time from command to reply on this connection, in nanoseconds; `None` until so
-    /// many were measured that chance does not decide.
-    pub(crate) fn least_latency_nanos(&self) -> Option<u64> {
-        (self.samples >= LATENCY_SAMPLES_MIN).then_some(self.least_nanos)
-    }
-
-    /// The usual time from command to reply, in nanoseconds.
-    pub(crate) fn latency_nanos(&self) -> Option<u64> {
-        self.latency_nanos
+    /// The shortest time from command to reply on this connection; `None` until so many were
+    /// measured that chance does not decide.
+    pub(crate) fn least_latency(&self) -> Option<Duration> {
+        (self.samples >= LATENCY_SAMPLES_MIN).then(|| Duration::from_nanos(self.least_nanos))
     }
 
     pub(crate) fn forget_least_latency(&mut self) {
@@ -198,24 +191,42 @@ impl Pipeline {
         self.queue.iter().any(|round| is_it(*round))
     }
 
-    /// Whether every command that was sent has been answered.
-    pub(crate) fn has_answered_all(&self) -> bool {
-        self.in_flight.is_empty()
-    }
-
     /// Takes the request that a reply at `now` answers.
     #[inline]
     pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
         self.others -= usize::from(answered.request.round().is_none());
         self.timed_out = self.timed_out.saturating_sub(1);
-        let nanos = now.nanos_since(answered.sent_at);
+        self.note_reply(now, answered.sent_at);
+        Some(answered)
+    }
+
+    #[inline(always)]
+    fn note_reply(&mut self, now: Moment, sent_at: Moment) {
+        let nanos = now.nanos_since(sent_at);
         let is_another = self.last_reply_at != now;
         self.samples = self.samples.saturating_add(u32::from(is_another));
         self.least_nanos = self.least_nanos.min(nanos);
         self.last_reply_at = now;
         self.note_latency(nanos);
-        Some(answered)
+    }
+
+    /// Takes both questions of a check, if they are next and nothing is late. Returns when they
+    /// were sent.
+    #[inline(always)]
+    pub(super) fn take_check(&mut self, now: Moment) -> Option<Moment> {
+        let (time, role) = (self.in_flight.first()?, self.in_flight.get(1)?);
+        match (time.request, role.request) {
+            (Request::About(Question::Time), Request::About(Question::Role))
+                if !self.has_timed_out() => {}
+            _ => return None,
+        }
+        for sent_at in [time.sent_at, role.sent_at] {
+            self.in_flight.drop_first();
+            self.note_reply(now, sent_at);
+        }
+        self.others -= 2;
+        Some(time.sent_at)
     }
 
     #[inline]
@@ -226,11 +237,12 @@ impl Pipeline {
     /// Whether a command sent now would probably be answered much too late. Ask after the node's
     /// replies were read.
     pub(crate) fn is_far_behind(&self, now: Moment) -> bool {
-        let Pipeline { in_flight, timed_out, timeout, .. } = self;
+        let Pipeline { in_flight, timed_out, timeout_nanos, .. } = self;
         if *timed_out == 0 {
             return false;
         }
-        let timed_out_for_max = TIMED_OUT_FOR_MAX.max(timeout.saturating_mul(2));
+        let twice = Duration::from_nanos(timeout_nanos.saturating_mul(2));
+        let timed_out_for_max = TIMED_OUT_FOR_MAX.max(twice);
         let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= timed_out_for_max;
         *timed_out >= TIMED_OUT_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
     }
@@ -238,10 +250,9 @@ impl Pipeline {
     /// Until [`reading_in_time`](|node| node.pipeline.reading_in_time()), the age of a reply is no
     /// latency sample.
     pub(crate) fn reading_late(&mut self, since: Option<Moment>) {
-        if let (Some(since), Some(first)) = (since, self.in_flight.first()) {
-            if since >= first.sent_at {
-                self.note_latency(since.nanos_since(first.sent_at));
-            }
+        let first = self.in_flight.first().filter(|first| since >= Some(first.sent_at));
+        if let (Some(since), Some(first)) = (since, first) {
+            self.note_latency(since.nanos_since(first.sent_at));
         }
         self.is_read_late = true;
     }

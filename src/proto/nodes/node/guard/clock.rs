@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Effect, Guard, Node, is_forbidden};
 use crate::moment::Moment;
-use crate::proto::command::Reply;
+use crate::proto::command::{Replication, Reply};
 use crate::proto::notices::Notice;
 use crate::proto::request::Question;
 
@@ -74,7 +74,7 @@ impl ServerClock {
     /// Compares what the server reported between `sent_at` and `now` with its earlier report.
     /// Returns whether its clock jumped forward. `tolerance` is how far clocks may drift apart in
     /// the given time.
-    #[inline]
+    #[inline(always)]
     fn has_jumped(
         &mut self,
         sent_at: Moment,
@@ -111,8 +111,22 @@ impl Node {
         self.guard.clock.unanswered > 0
     }
 
+    /// The replies to both questions of a check. Does nothing if they are not as usual: the next
+    /// ones, not late, and with the known role.
+    #[inline(always)]
+    pub(crate) fn handle_checked(
+        &mut self,
+        now: Moment,
+        seen: Duration,
+        role: &Replication,
+    ) -> Option<Effect> {
+        let is_known = *role == self.guard.identity.server.replication;
+        let sent_at = is_known.then(|| self.pipeline.take_check(now))??;
+        Some(self.handle_time(now, sent_at, Reply::Time(seen)))
+    }
+
     /// The reply to a `TIME` that was sent at `sent_at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
         self.guard.clock.unanswered = self.guard.clock.unanswered.saturating_sub(1);
         match reply {
