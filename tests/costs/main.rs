@@ -54,7 +54,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 15] = [
     (Kind::Extended, On::Masters, 19_000),
     (Kind::Swapped, On::Masters, 7_870),
     (Kind::Fenced, On::Masters, 11_680),
-    (Kind::Looking, On::Guarded, 20_390),
+    (Kind::Looking, On::Guarded, 16_400),
     (Kind::First, On::Guarded, 384_000),
     (Kind::InLockstep, On::Servers, 10_152),
     (Kind::InFlight, On::Servers, 358_700),
