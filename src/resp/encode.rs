@@ -43,11 +43,13 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append(out, &[b"CLIENT", b"KILL", b"ID", id]);
         }
         // These two are sent often.
-        Command::Info(Section::Replication) => {
-            out.put_slice(b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n");
-        }
+        Command::Info(section) => out.put_slice(match section {
+            Section::Server => b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n",
+            Section::Replication => b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n",
+            Section::Memory => b"*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n",
+            Section::Persistence => b"*2\r\n$4\r\nINFO\r\n$11\r\npersistence\r\n",
+        }),
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
-        Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
         Command::Sighting { key } => append_sighting(out, key, None),
         Command::Sight { key, sighting } => append_sighting(out, key, Some(sighting)),
         // No lock has this token.
@@ -226,15 +228,6 @@ fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u
     piece[HEAD.len()..TAIL].copy_from_slice(token.as_array());
     piece[TAIL..TAIL + N].copy_from_slice(tail);
     out.put_slice(&piece[..TAIL + N]);
-}
-
-fn section_name(section: Section) -> &'static [u8] {
-    match section {
-        Section::Server => b"server",
-        Section::Replication => b"replication",
-        Section::Memory => b"memory",
-        Section::Persistence => b"persistence",
-    }
 }
 
 #[cfg(test)]

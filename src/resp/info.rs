@@ -3,21 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 use super::line::number;
 use crate::outcome::ServerErrorKind;
 use crate::proto::{History, Replication, ServerError, ServerInfo};
 
-/// The lines of the form `name:value`.
-fn fields(mut text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let lines = std::iter::from_fn(move || {
-        let (line, rest) = text.split_at(memchr(b'\n', text).unwrap_or(text.len()));
-        let is_over = text.is_empty();
-        text = rest.get(1..).unwrap_or_default();
-        (!is_over).then_some(line)
-    });
-    lines.filter_map(|line| {
+/// The lines of the form `name:value` whose name may be one of those below.
+fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut begin = 0;
+    memchr_iter(b'\n', text).chain([text.len()]).filter_map(move |end| {
+        let line = &text[begin..end];
+        begin = end + 1;
+        let line = match line.first_chunk()? {
+            b"as" | b"lo" | b"ma" | b"re" | b"ro" | b"ru" | b"se" | b"up" | b"va" => line,
+            _ => return None,
+        };
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr(b':', line)?;
         Some((&line[..colon], &line[colon + 1..]))
@@ -85,8 +86,8 @@ fn uptime(value: &[u8]) -> Duration {
 /// The printable characters, up to the length of any name of this kind.
 fn word(value: &[u8]) -> Arc<str> {
     const CHARS_MAX: usize = 64;
-    let printable = value.iter().filter(|byte| byte.is_ascii_graphic());
-    printable.take(CHARS_MAX).map(|byte| char::from(*byte)).collect::<String>().into()
+    let start = String::from_utf8_lossy(&value[..value.len().min(CHARS_MAX)]);
+    start.replace(|char: char| !char.is_ascii_graphic(), "").into()
 }
 
 /// Error codes and their meaning. Old servers put the code of a script's error after other text, so
