@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::{env, fs, process};
+use std::{env, process};
 
 use super::clock::Clock;
 
@@ -14,9 +14,11 @@ const PART_BYTES_MAX: usize = 64;
 pub(crate) fn of_process(program: Option<&OsStr>) -> String {
     let own = env::args_os().next().unwrap_or_default();
     let file = Path::new(program.unwrap_or(&own)).file_name().unwrap_or_default();
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let host = host.or_else(|| env::var("HOSTNAME").ok()).unwrap_or_default();
-    let [host, command] = [host.trim_end(), &file.to_string_lossy()].map(part);
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    let host = env::var("HOSTNAME").unwrap_or_default();
+    let [host, command] = [&*host, &file.to_string_lossy()].map(part);
     let (pid, start) = (process::id(), Clock.stamp().wall_nanos / 1_000_000_000);
     format!(":pid={pid}:host={host}:cmd={command}:start={start}")
 }

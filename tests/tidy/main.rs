@@ -77,7 +77,7 @@ fn each_outside_crate_has_one_home() {
     only_in("redis_protocol", &["resp/"]);
     only_in("mio::", &["mux/", "client/"]);
     only_in("socket2", &["mux/socket.rs"]);
-    let of_the_system = ["sys/event_count.rs", "sys/clock.rs", "sys/process.rs"];
+    let of_the_system = ["sys/event_count.rs", "sys/clock.rs", "sys/name.rs", "sys/process.rs"];
     let of_sockets = ["client/poller.rs", "mux/stream.rs"];
     only_in("rustix", &[&of_the_system[..], &of_sockets].concat());
     only_in("rand::", &["sys/entropy.rs"]);
