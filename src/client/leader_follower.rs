@@ -19,7 +19,8 @@
 //! 6. No thread sleeps past the limit of its order. At the limit it takes the order back, and the
 //!    outcome is given up.
 //! 7. Outcomes that end together are posted first, and then one notification wakes all their
-//!    threads. A thread that panics in between sends that notification.
+//!    threads. If they are few, a thread whose own order has ended gives the loop back in between.
+//!    A thread that panics in between sends that notification.
 //!
 //! The module knows neither locks nor sockets; `tests/handover` explores its interleavings.
 
@@ -35,8 +36,11 @@ const ROUNDS_FOR_OTHERS_MAX: usize = 4;
 /// Most rounds of begun orders between two polls for events.
 const ROUNDS_WITHOUT_POLL_MAX: usize = 4;
 
-/// After waking this many threads, a thread yields, so that their next requests leave together.
-const YIELD_AFTER: usize = 4;
+/// A thread that has woken so many others, or finds that they were woken, yields before it waits or
+/// gives its next order, so that all orders leave together.
+const SEVERAL: usize = 2;
+/// So many are woken before the loop is given back, and yielded to at once.
+const MANY: usize = 8;
 /// Most participants kept for reuse in each of two lists. With more threads than that, they are
 /// allocated.
 const PARTICIPANTS_REUSED_MAX: usize = 256;
@@ -305,6 +309,8 @@ struct LoopState<W: Work> {
     ended: Vec<W::Id>,
     /// Where outcomes were posted and the threads are still to be notified.
     posted: WakeSet,
+    /// How many outcomes were posted since a thread last yielded.
+    woken: usize,
     /// Participants that receive nothing more.
     used: VecDeque<Arc<Participant<W>>>,
 }
@@ -391,6 +397,7 @@ impl<W: Work> LeaderFollower<W> {
             back: None,
             ended: Vec::new(),
             posted: WakeSet::default(),
+            woken: 0,
             used: VecDeque::new(),
         };
         let submissions = Submissions {
@@ -443,7 +450,10 @@ impl<W: Work> LeaderFollower<W> {
             return caller.outcome.take();
         }
         drop(submissions);
-        let is_behind = first.is_some();
+        if caller.state().woken >= SEVERAL {
+            caller.step_aside(SEVERAL);
+            caller.state().take_in(&mut self.lock());
+        }
         let begun = match first {
             None => caller.begin(order),
             Some(first) => {
@@ -456,16 +466,14 @@ impl<W: Work> LeaderFollower<W> {
             Begun::Later(id) => {
                 caller.own = Own::Order(id);
                 caller.until = limit.until::<W>(|| caller.state().work.now());
-                caller.state().work.send();
+                caller.send();
                 if !caller.work() {
                     caller.sleep_and_work();
                 }
             }
             Begun::Now(outcome) => {
                 caller.outcome = Some(outcome);
-                if is_behind {
-                    caller.state().work.send();
-                }
+                caller.send();
                 caller.distribute();
                 caller.go();
             }
@@ -493,7 +501,7 @@ impl<W: Work> LeaderFollower<W> {
     #[inline]
     fn caller(&self, state: Option<Box<LoopState<W>>>) -> Caller<'_, W> {
         let (own, until) = (Own::None, None);
-        Caller { threads: self, state, poller: None, own, until, outcome: None, posted: 0 }
+        Caller { threads: self, state, poller: None, own, until, outcome: None }
     }
 
     /// Calls a thread to the loop.
@@ -533,8 +541,6 @@ struct Caller<'a, W: Work> {
     until: Option<W::Time>,
     /// The outcome of its own order.
     outcome: Option<W::Outcome>,
-    /// How many outcomes it has posted since it last yielded.
-    posted: usize,
 }
 
 impl<'a, W: Work> Caller<'a, W> {
@@ -589,9 +595,7 @@ impl<'a, W: Work> Caller<'a, W> {
         let mut rounds = 0;
         loop {
             let was_alone = self.distribute();
-            if !was_alone {
-                self.step_aside();
-            }
+            self.step_aside(if self.outcome.is_some() { MANY } else { SEVERAL });
             if self.outcome.is_some() {
                 self.own = Own::None;
                 let was_delayed = self.go();
@@ -694,28 +698,21 @@ impl<'a, W: Work> Caller<'a, W> {
         }
         let state = self.state();
         while let Some(submission) = state.orders.pop_front() {
-            let (order, sender) = match submission {
-                Submission::Order(order, sender) => (order, sender),
-                Submission::Cancel(own) => {
-                    state.forget(&own);
-                    continue;
-                }
-                Submission::Outcome(outcome) => {
-                    state.work.give_up(outcome);
-                    continue;
-                }
-            };
-            match (state.work.begin(order), sender) {
-                (Begun::Now(outcome), Some(sender)) => {
-                    sender.post(outcome, &mut state.posted);
-                    state.keep(sender);
-                }
-                (Begun::Later(id), Some(sender)) => {
-                    state.participants.insert(id, sender);
-                }
-                (Begun::Later(id), None) => state.work.cancel(id),
-                (Begun::Now(outcome), None) => state.work.give_up(outcome),
-                (Begun::Unattended, _) => {}
+            match submission {
+                Submission::Order(order, sender) => match (state.work.begin(order), sender) {
+                    (Begun::Now(outcome), Some(sender)) => {
+                        sender.post(outcome, &mut state.posted);
+                        state.keep(sender);
+                    }
+                    (Begun::Later(id), Some(sender)) => {
+                        state.participants.insert(id, sender);
+                    }
+                    (Begun::Later(id), None) => state.work.cancel(id),
+                    (Begun::Now(outcome), None) => state.work.give_up(outcome),
+                    (Begun::Unattended, _) => {}
+                },
+                Submission::Cancel(own) => state.forget(&own),
+                Submission::Outcome(outcome) => state.work.give_up(outcome),
             }
         }
         state.work.send();
@@ -771,12 +768,12 @@ impl<'a, W: Work> Caller<'a, W> {
         if let Own::Participant(participant) = &self.own {
             self.outcome = participant.lock().outcome.take().map(W::receive);
         }
-        let mut posted = 0;
         // An order may end because another outcome was taken, without any other notification. Each
         // iteration but the last takes one order in progress, and none is added.
-        while self.distribute_once(&mut posted) && self.state().work.has_ended() {}
-        self.posted += posted;
-        self.wake_posted();
+        while self.distribute_once() && self.state().work.has_ended() {}
+        if self.outcome.is_none() || self.state().woken >= MANY {
+            self.wake_posted();
+        }
     }
 
     /// Wakes the threads whose outcomes were posted.
@@ -785,16 +782,27 @@ impl<'a, W: Work> Caller<'a, W> {
         self.threads.event_count.notify(posted);
     }
 
-    /// Yields after many outcomes were posted, so that their threads run first.
+    /// Yields to the threads that were woken, if they are so many, so that they submit their next
+    /// orders.
     #[inline]
-    fn step_aside(&mut self) {
-        if mem::take(&mut self.posted) >= YIELD_AFTER {
+    fn step_aside(&mut self, least: usize) {
+        if self.state().woken >= least {
+            self.state().woken = 0;
             yield_now();
         }
     }
 
+    /// Sends its order, and begins and sends what it has taken in.
+    #[inline]
+    fn send(&mut self) {
+        match self.state().orders.is_empty() {
+            true => self.state().work.send(),
+            false => self.serve(false),
+        }
+    }
+
     /// Returns whether there was an outcome.
-    fn distribute_once(&mut self, posted: &mut usize) -> bool {
+    fn distribute_once(&mut self) -> bool {
         let Caller { threads, state, own, outcome, .. } = self;
         let state = state.as_mut().expect("it works");
         let mut all = mem::take(&mut state.ended);
@@ -819,7 +827,7 @@ impl<'a, W: Work> Caller<'a, W> {
                 true => *outcome = Some(ended),
                 false => {
                     participant.post(ended, &mut state.posted);
-                    *posted += 1;
+                    state.woken += 1;
                 }
             }
             if let Some(participant) = state.participants.remove(&id) {
@@ -894,9 +902,7 @@ impl<'a, W: Work> Caller<'a, W> {
         submissions.away.push(Arc::clone(&participant));
         let successor = submissions.put(state, &self.threads.waker);
         drop(submissions);
-        if let Some(successor) = successor {
-            self.threads.call(&successor);
-        }
+        successor.iter().for_each(|successor| self.threads.call(successor));
         if let Some(report) = report {
             self.deliver_report(report);
         }
@@ -945,11 +951,11 @@ impl<'a, W: Work> Caller<'a, W> {
         }
         let mut state = self.state.take().expect("it works");
         let report = state.work.report();
+        let posted = (state.woken > 0).then(|| mem::take(&mut state.posted));
         let successor = submissions.put(state, &threads.waker);
         drop(submissions);
-        if let Some(successor) = successor {
-            self.threads.call(&successor);
-        }
+        posted.into_iter().for_each(|posted| threads.event_count.notify(posted));
+        successor.iter().for_each(|successor| threads.call(successor));
         match report {
             None => is_delayed,
             Some(report) => {
@@ -971,7 +977,7 @@ impl<'a, W: Work> Caller<'a, W> {
             drop(submissions);
             self.serve(false);
             self.distribute();
-            self.step_aside();
+            self.step_aside(MANY);
         }
         // The submissions stay locked from here on, so no further order arrives.
         let mut submissions = threads.lock();
