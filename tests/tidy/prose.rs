@@ -48,7 +48,7 @@ const GOAL: Limits = Limits { negations: 12, what: 1, terms: 0 };
 
 /// Other texts, with what they have today. Lower the limits, and never raise one.
 const OTHERS: [Other; 8] = [
-    ("ARCHITECTURE.md", || text_of("ARCHITECTURE.md"), Limits { negations: 23, what: 1, terms: 0 }),
+    ("ARCHITECTURE.md", || text_of("ARCHITECTURE.md"), Limits { negations: 22, what: 1, terms: 0 }),
     ("CONTRIBUTING.md", || text_of("CONTRIBUTING.md"), Limits { negations: 12, what: 1, terms: 0 }),
     ("tests/README.md", || text_of("tests/README.md"), Limits { negations: 12, what: 1, terms: 0 }),
     ("docs/rules.md", || text_of("docs/rules.md"), Limits { negations: 24, what: 2, terms: 8 }),
