@@ -130,7 +130,7 @@ impl Question {
                 Column { ratio: false, ..GRANTS },
                 FREE_P50,
                 Column { title: "stops", ..MOST },
-                Column { title: "nobody took it", ..LEAST },
+                Column { title: "not taken", ..LEAST },
                 Column { title: "two holders", ..FAILED },
             ],
             Question::Growth => vec![CPU, RATE, MEMORY, FAILED],
@@ -273,9 +273,8 @@ impl Question {
                  the other is stopped for 100 ms (SIGSTOP) and goes on. In that time it comes to \
                  the head of the queue, and the others have to notice that it does not take the \
                  lock. Acquisitions are those during the stops. `free for` is the longest time of \
-                 a stop in which nobody held the lock, the median over all stops. In about one \
-                 stop of sixteen, the process is stopped while it has the lock, and nobody takes \
-                 it."
+                 a stop in which the lock was free, the median over all stops. In about one stop \
+                 of sixteen, the stopped process holds the lock, and no other takes it."
             }
             Question::Growth => {
                 "CPU is the whole client's for a pair, to the last; bytes are the growth of the \

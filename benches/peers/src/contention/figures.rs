@@ -49,7 +49,7 @@ pub struct Stop {
 
 /// What the others did while one was stopped: how often they took the lock in a second, and for how
 /// long it was free at the longest, the median over all stops. `least` is the number of stops in
-/// which nobody took it, `most` that of all.
+/// which it was not taken, `most` that of all.
 pub fn stopped(shares: &[Share], stops: &[Stop], sample: Sample) -> Sample {
     let mut all: Vec<Record> = shares.iter().flat_map(|share| share.records.clone()).collect();
     all.sort_unstable();
