@@ -939,6 +939,21 @@ mod tests {
         assert_eq!(driver.engine.statuses().next().unwrap().last_failure, None);
     }
 
+    /// One node's answers may always be the last ones.
+    #[test]
+    fn what_was_deferred_is_read_with_what_arrives_ten_milliseconds_later() {
+        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        send_set(&mut driver, &mut server);
+        let first = Clock.now();
+        for (millis, is_deferred) in [(0, true), (10, true), (11, false), (12, true)] {
+            driver.after_wait(first.after(Duration::from_millis(millis)));
+            server.write_all(PUSH).unwrap();
+            poll.poll(&mut events, None).unwrap();
+            events.iter().for_each(|event| driver.defer(event));
+            assert_eq!(driver.nodes[0].deferred.is_some(), is_deferred, "after {millis} ms");
+        }
+    }
+
     #[test]
     fn tokens_that_would_exceed_their_range_are_refused_by_value() {
         let poll = Poll::new().unwrap();

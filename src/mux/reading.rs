@@ -21,6 +21,8 @@ const READS_PER_TURN_MAX: usize = 16;
 /// Before a command goes to a node that owes no answer, its socket is read if the last read is
 /// older than this. Bytes that arrived before a command cannot be its answer (R17).
 pub(crate) const UNREAD_MAX: Duration = Duration::from_millis(1);
+/// What was deferred for longer than this is read when more arrives.
+const DEFERRED_MAX: Duration = Duration::from_millis(10);
 
 impl Driver {
     /// Handles a readiness event, after [`after_wait`](Driver::after_wait); the caller flushes when
@@ -36,7 +38,8 @@ impl Driver {
 
     /// As [`handle_event`](Driver::handle_event), when no caller waits for anything. An answer that
     /// is too late to matter is read with the next one, which will be announced. At the latest it
-    /// is read before the node fails for its silence. So is a push: it wakes no caller. If it gives
+    /// is read before the node fails for its silence, or with what arrives 10 ms later: the answers
+    /// of one node may always be the last ones. So is a push: it wakes no caller. If it gives
     /// the turn to this client, the next one in the queue looks for itself. Bytes from a node that
     /// owes no answer are read at once.
     pub(crate) fn defer(&mut self, event: &Event) {
@@ -47,11 +50,13 @@ impl Driver {
         let is_awaited = |node: &Node| node.is_open() && !node.is_idle();
         let can_wait =
             is_announced_again && !is_over && self.engine.nodes().get(node).is_some_and(is_awaited);
+        let now = self.engine.last_now();
+        let is_recent = |since| now.since(since) <= DEFERRED_MAX;
         match self.nodes.get_mut(node) {
             Some(Connection { socket: Some(socket), deferred, .. })
-                if can_wait && socket.is_flowing() =>
+                if can_wait && socket.is_flowing() && deferred.is_none_or(is_recent) =>
             {
-                deferred.get_or_insert(self.engine.last_now());
+                deferred.get_or_insert(now);
             }
             _ => {
                 self.handle_event(event);

@@ -32,7 +32,9 @@ use lockstep::{Lockstep, late_releases};
 use muxlock::Redlock;
 use muxlock::testing::Masters;
 use testbed::{PATIENT, SOON, heavy, is_child};
-use tools::{Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls};
+use tools::{
+    Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls, system_calls_late,
+};
 use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, Swapper, TTL, client, once, once_with};
 
 /// The compiler and the processor of the instruction counts below: others make other instructions,
@@ -469,6 +471,31 @@ fn five_masters_no_call_but_to_send_wait_and_receive() {
             calls
         });
     }
+}
+
+/// The answers of two of them are never among the first three. They are read all the same: until
+/// then these two are sent the script in another form, so a check cannot leave with it.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
+fn masters_that_are_always_last_are_written_to_once_as_well() {
+    let _alone = heavy();
+    if !is_there(Tool::Strace, "system calls with masters that are always last") {
+        return;
+    }
+    let masters = start(NODES);
+    let job = Job { kind: Kind::Fenced, urls: urls(&masters, DURABLE) };
+    makes_exactly("5 late masters", Kind::Fenced, &[("sendto", 10), ("getrandom", 1)], || {
+        let mut calls = system_calls_late(&job);
+        for name in ["recvfrom", "epoll_wait"] {
+            let count = calls.remove(name).unwrap_or_default();
+            row(
+                &format!("calls, Fenced on 5 late masters: {name}"),
+                each(Kind::Fenced, count),
+                "-",
+            );
+        }
+        calls
+    });
 }
 
 // ---- Clocks and instructions ----

@@ -43,11 +43,21 @@ impl Tool {
 
 /// The system calls of the counted part of a job. Its input is given to `feed`.
 pub fn system_calls(job: &Job, feed: Feed<'_>) -> Calls {
+    traced(&[], job, feed)
+}
+
+/// The same, where each wait begins so late that all masters have answered by then.
+pub fn system_calls_late(job: &Job) -> Calls {
+    traced(&["-e", "inject=epoll_wait:delay_enter=4000"], job, &mut drop)
+}
+
+fn traced(options: &[&str], job: &Job, feed: Feed<'_>) -> Calls {
     let folder = Folder::create("strace");
     let log = folder.0.join("log");
     let file = log.display().to_string();
     // All threads, with times, and of strings no more than needed: paths are always whole.
-    run(&["strace", "-f", "-qq", "-ttt", "-s", "1", "-o", &file], job, feed);
+    let strace = ["strace", "-f", "-qq", "-ttt", "-s", "1", "-o", &file];
+    run(&[&strace, options].concat(), job, feed);
     calls(&fs::read_to_string(&log).expect("strace writes text"))
 }
 
