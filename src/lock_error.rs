@@ -575,11 +575,7 @@ impl From<LockError> for io::Error {
             | LockErrorKind::InvalidSlots { .. }
             | LockErrorKind::InvalidValue { .. }
             | LockErrorKind::Unfenced => io::ErrorKind::InvalidInput,
-            LockErrorKind::Overloaded
-            | LockErrorKind::NoEntropy
-            | LockErrorKind::Cancelled
-            | LockErrorKind::Closed
-            | LockErrorKind::Forked => io::ErrorKind::Other,
+            _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

@@ -440,7 +440,7 @@ impl Work for LoopWork {
             records.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
         }
         let was_away = poller.has_polled_now() && now.since(self.last_turn) > UNREAD_MAX;
-        self.driver.after_poll(now, was_away);
+        self.driver.after_poll(now, was_away.then_some(now));
         let mut events = poller.events();
         for event in events.by_ref() {
             self.driver.handle_event(event);
@@ -453,7 +453,7 @@ impl Work for LoopWork {
         }
         events.for_each(|event| self.driver.defer(event));
         if was_away || !self.watches.is_empty() {
-            self.driver.catch_up();
+            self.driver.read_deferred();
         }
         if self.signals.take_raised() {
             self.now = now;

@@ -249,16 +249,14 @@ impl Driver {
         self.engine.forget_randomness();
     }
 
-    /// As [`after_wait`](Driver::after_wait), just after all sockets were polled. `was_away`: no
-    /// thread was waiting, so the announced replies may have waited for a long time.
-    pub(crate) fn after_poll(&mut self, now: Moment, was_away: bool) {
-        self.after_wait(now);
+    /// As [`after_absence`](Driver::after_absence), just after all sockets were polled.
+    pub(crate) fn after_poll(&mut self, now: Moment, away_until: Option<Moment>) {
+        self.after_absence(now, away_until);
         self.looked_at = self.engine.last_now();
-        self.away_until = was_away.then_some(now);
     }
 
-    /// As [`after_wait`](Driver::after_wait), with the argument of
-    /// [`after_poll`](Driver::after_poll): until when no thread was waiting, if that was long.
+    /// As [`after_wait`](Driver::after_wait). `away_until`: until when no thread was waiting, if
+    /// that was so long that the announced replies may have waited.
     pub(crate) fn after_absence(&mut self, now: Moment, away_until: Option<Moment>) {
         self.after_wait(now);
         self.away_until = away_until;
@@ -797,7 +795,7 @@ mod tests {
         driver.engine = Engine::new(Arc::clone(&driver.config), Box::new(draws.clone()));
         let ends: [fn(&mut Driver); 5] = [
             |driver| driver.after_wait(Clock.now()),
-            |driver| driver.after_poll(Clock.now(), false),
+            |driver| driver.after_poll(Clock.now(), None),
             |driver| driver.handle_timeout(Clock.now()),
             Driver::flush,
             Driver::start_over,

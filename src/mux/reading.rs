@@ -64,15 +64,6 @@ impl Driver {
         }
     }
 
-    /// Reads the deferred bytes.
-    pub(crate) fn catch_up(&mut self) {
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].deferred.is_some() {
-                self.read_node(node, false);
-            }
-        }
-    }
-
     /// Reads the sockets of nodes that owe no answer, so that unrequested bytes are found before
     /// they could be taken for the answer to the next command. Nodes that owe answers are skipped:
     /// their bytes are answers first.
@@ -141,9 +132,8 @@ impl Driver {
 
     #[inline(never)]
     fn read_slowly(&mut self, node: usize, to_the_end: bool) {
-        let is_flowing =
-            |connection: &Connection| connection.socket.as_ref().is_some_and(Socket::is_flowing);
-        if is_flowing(&self.nodes[node]) || self.finish_connect(self.engine.last_now(), node) {
+        let is_flowing = self.nodes[node].socket.as_ref().is_some_and(Socket::is_flowing);
+        if is_flowing || self.finish_connect(self.engine.last_now(), node) {
             self.receive(node, to_the_end);
         }
     }
@@ -192,6 +182,11 @@ impl Driver {
             Ok(false) => self.leave_unread(node),
             Err(failed) => self.fail(self.engine.last_now(), node, failed),
         }
+    }
+
+    /// What was deferred is read by the next [`handle_timeout`](Driver::handle_timeout).
+    pub(crate) fn read_deferred(&mut self) {
+        self.unread = true;
     }
 
     /// The announced sockets of the nodes were not read.
