@@ -227,9 +227,11 @@ fn drain(
             }
         }
         loop {
-            if pass_checked(engine, &mut socket.reader, node) {
+            pass_checked(engine, &mut socket.reader, node);
+            let most = replies_left.min(engine.node(node).grants_awaited());
+            if most > 0 {
                 let mut grants = socket.reader.grants();
-                replies_left = engine.handle_grants(node, replies_left, || grants.next());
+                replies_left -= most - engine.handle_grants(node, most, || grants.next());
             }
             if replies_left == 0 {
                 return Ok(false);
@@ -255,7 +257,7 @@ fn drain(
 /// server sent after our last reading would look like a server clock that runs ahead.
 #[cold]
 fn pass_checked(engine: &mut Engine, reader: &mut ReplyReader, node: usize) -> bool {
-    if engine.node(node).is_telling_time() {
+    if engine.node(node).is_telling_time() && engine.node(node).grants_awaited() == 0 {
         engine.advance(Clock.now_coarse());
         if let Some((time, role)) = reader.checked() {
             engine.handle_node(engine.last_now(), node, NodeEvent::Checked(time, role));

@@ -31,6 +31,8 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A machine with much to do answers late many times, and clients that think a near master far
 /// stand in different queues.
 const LATENCY_SAMPLES_MIN: u32 = 16;
+/// How far is looked for the next question among what is unanswered: one look for so many replies.
+const GRANTS_COUNTED_MAX: usize = 64;
 
 pub(crate) struct Pipeline {
     /// Commands handed out and not answered, oldest first.
@@ -293,13 +295,15 @@ impl Node {
     }
 
     /// The number of replies that can be passed in as grants. In later replies, an integer can
-    /// stand for other things; see [`awaits`](Node::awaits). `usize::MAX` if there are no others.
+    /// stand for other things; see [`awaits`](Node::awaits). `usize::MAX` if there are no others;
+    /// else there may be more than this.
     #[inline]
     pub fn grants_awaited(&self) -> usize {
         if self.pipeline.others == 0 {
             return usize::MAX;
         }
-        self.pipeline.in_flight.iter().take_while(|sent| sent.request.round().is_some()).count()
+        let next = self.pipeline.in_flight.iter().take(GRANTS_COUNTED_MAX);
+        next.take_while(|sent| sent.request.round().is_some()).count()
     }
 
     /// The meaning of an integer in the next reply.
