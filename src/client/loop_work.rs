@@ -460,6 +460,7 @@ impl Work for LoopWork {
             self.stop_waits();
         }
         self.driver.handle_timeout(now);
+        self.driver.flush();
         (self.now, self.last_turn) = (now, now);
         if !self.renewed.is_empty() {
             self.collect_renewals();
@@ -474,6 +475,7 @@ impl Work for LoopWork {
         let now = Clock.now_coarse();
         self.driver.after_wait(now);
         self.driver.handle_timeout(now);
+        self.driver.flush();
         self.now = now;
         let Id::Watch(key) = id else {
             return;

@@ -262,8 +262,8 @@ impl Driver {
         self.away_until = away_until;
     }
 
-    /// Handles due timers: timeouts, retries, reconnects; then sends. Call it after each wait, when
-    /// the events have been handled.
+    /// Handles due timers: timeouts, retries, reconnects. Call it after each wait, when the events
+    /// have been handled, and then [`flush`](Driver::flush).
     #[inline]
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         #[cfg(not(unix))]
@@ -271,7 +271,6 @@ impl Driver {
         if self.engine.advance(now) || self.unread {
             self.handle_due(now);
         }
-        self.flush();
     }
 
     #[inline(never)]
@@ -655,6 +654,7 @@ mod tests {
         driver.after_wait(now);
         events.iter().for_each(|event| assert!(driver.handle_event(event)));
         driver.handle_timeout(now);
+        driver.flush();
     }
 
     /// R2: one reading after the last reply, with which each validity is compared.
@@ -761,6 +761,7 @@ mod tests {
                 events.iter().for_each(|event| assert!(driver.handle_event(event)));
             }
             driver.handle_timeout(driver.engine.last_now());
+            driver.flush();
         }
         assert!(was_asked);
         drop(server.join().unwrap());
@@ -796,7 +797,10 @@ mod tests {
         let ends: [fn(&mut Driver); 5] = [
             |driver| driver.after_wait(Clock.now()),
             |driver| driver.after_poll(Clock.now(), None),
-            |driver| driver.handle_timeout(Clock.now()),
+            |driver| {
+                driver.handle_timeout(Clock.now());
+                driver.flush();
+            },
             Driver::flush,
             Driver::start_over,
         ];
@@ -920,6 +924,7 @@ mod tests {
         let later = Clock.now().after(Duration::from_secs(60));
         driver.after_wait(later);
         driver.handle_timeout(later);
+        driver.flush();
         assert!(driver.engine.statuses().next().unwrap().last_failure.is_some(), "it stays silent");
     }
 

@@ -485,16 +485,25 @@ impl Multiplexer {
     /// [`handle_event`](Multiplexer::handle_event) for each and then
     /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
     /// everything together. It ignores events with other tokens.
+    ///
+    /// If there are results to take now, and were none before, it leaves the sending to the next
+    /// [`flush`](Multiplexer::flush) or turn, which is due immediately: what you start next leaves
+    /// in the same write.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.owner.is_current() {
             (self.burst, self.released) = (None, None);
             let judged = self.driver.judge(|| Clock.now());
             let now = judged.unwrap_or_else(|| Clock.now_coarse());
             self.begin_turn(now);
+            let had_results = self.driver.engine().operations().has_done();
             for event in events {
                 self.driver.handle_event(event);
             }
             self.driver.handle_timeout(now);
+            // What the caller starts when it takes the first results leaves in the same write.
+            if had_results || !self.driver.engine().operations().has_done() {
+                self.driver.flush();
+            }
             self.write_records();
         }
     }

@@ -17,7 +17,7 @@ use mio::{Events, Poll, Token};
 use muxlock::node::{NodeState, NodeStatus};
 use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::settings::RestartGuard;
-use muxlock::testing::{FakeMasters, Masters};
+use muxlock::testing::{FakeMasters, Masters, Value};
 use muxlock::{Builder, KeepAlive, LossCause, Multiplexer, Redlock, Standalone};
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
@@ -193,6 +193,46 @@ fn burst_has_one_start_which_flush_ends() {
         _ => false,
     };
     assert!(results.iter().all(was_held));
+}
+
+/// R10: what a refused attempt has set is released in one write with what the caller starts when it
+/// takes the result; at the latest in the next turn, even if the result is never taken.
+#[test]
+fn refused_attempt_is_undone_with_what_is_started_next() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()).restart_guard(RestartGuard::Off));
+    host.all_ready();
+    for master in 0..2 {
+        masters[master].query(&[b"SET", KEY.as_bytes(), b"somebody else"]).unwrap();
+    }
+    let is_set = || masters[2].query(&[b"EXISTS", KEY.as_bytes()]).unwrap() == Value::Integer(1);
+    let next: [fn(&mut Multiplexer); 3] = [
+        |mux| {
+            assert!(mux.poll_done().is_some());
+            mux.flush();
+        },
+        |mux| {
+            assert!(mux.poll_done().is_some());
+            assert_eq!(mux.next_timeout(), Some(Duration::ZERO));
+            mux.handle_timeout();
+        },
+        Multiplexer::handle_timeout,
+    ];
+    for next in next {
+        host.mux.try_lock(KEY, TTL).unwrap();
+        host.mux.flush();
+        host.until("two masters have refused it", |mux| {
+            mux.nodes().take(2).all(|node| node.in_flight == 0)
+        });
+        assert_eq!(host.mux.next_timeout(), Some(Duration::ZERO));
+        // The second time, the master has looked at all its sockets since.
+        soon("the third one has set it", is_set);
+        assert!(is_set(), "nothing was sent");
+        next(&mut host.mux);
+        soon("it is released", || !is_set());
+        host.all_answered(0);
+        let _ = host.mux.poll_done();
+    }
 }
 
 /// R14: it is judged when it is sent, whatever sends it. The keys outlive the validity.
