@@ -111,10 +111,9 @@ impl Driver {
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
                 let mut replies_left = self.engine.replies_per_iteration();
                 let received = socket.receive();
-                let is_usual = matches!(received, Ok(Received::Last))
-                    && (self.engine.node(node).grants_awaited() == usize::MAX
-                        || pass_checked(&mut self.engine, &mut socket.reader, node));
+                let is_usual = matches!(received, Ok(Received::Last));
                 if is_usual {
+                    pass_checked(&mut self.engine, &mut socket.reader, node);
                     let mut grants = socket.reader.grants();
                     replies_left = self.engine.handle_grants(node, replies_left, || grants.next());
                 }
@@ -228,10 +227,9 @@ fn drain(
         }
         loop {
             pass_checked(engine, &mut socket.reader, node);
-            let most = replies_left.min(engine.node(node).grants_awaited());
-            if most > 0 {
+            {
                 let mut grants = socket.reader.grants();
-                replies_left -= most - engine.handle_grants(node, most, || grants.next());
+                replies_left = engine.handle_grants(node, replies_left, || grants.next());
             }
             if replies_left == 0 {
                 return Ok(false);
@@ -252,18 +250,17 @@ fn drain(
     Ok(false)
 }
 
-/// Passes the answers to a check to the engine, if they come next and are as usual. Returns whether
-/// the engine awaits nothing but grants then. The clock is read again: otherwise a time that the
-/// server sent after our last reading would look like a server clock that runs ahead.
-#[cold]
-fn pass_checked(engine: &mut Engine, reader: &mut ReplyReader, node: usize) -> bool {
-    if engine.node(node).is_telling_time() && engine.node(node).grants_awaited() == 0 {
+/// Passes the answers to a check to the engine, if they come next and are as usual. The clock is
+/// read again: otherwise a time that the server sent after our last reading would look like a
+/// server clock that runs ahead.
+#[inline]
+fn pass_checked(engine: &mut Engine, reader: &mut ReplyReader, node: usize) {
+    if engine.node(node).is_telling_time() {
         engine.advance(Clock.now_coarse());
         if let Some((time, role)) = reader.checked() {
             engine.handle_node(engine.last_now(), node, NodeEvent::Checked(time, role));
         }
     }
-    engine.node(node).grants_awaited() == usize::MAX
 }
 
 /// Passes the next reply or push to the engine. Returns whether one was complete.

@@ -111,13 +111,15 @@ impl Engine {
             Reply::Integer(1) => Some(Grant::One),
             reply => return self.handle_any_reply(now, node, reply),
         };
-        self.handle_grants(node, 1, || grant.take());
+        if self.handle_grants(node, 1, || grant.take()) > 0 {
+            self.handle_any_reply(now, node, reply);
+        }
     }
 
     /// Same as [`handle_reply`](Engine::handle_reply), for many of the most common replies: takes
     /// them from `next` until it returns `None`, at most `replies_max`, at the engine's [latest
-    /// time](Engine::last_now). No more may be passed in than are
-    /// [awaited](super::Node::grants_awaited). Returns how many more it could have taken.
+    /// time](Engine::last_now). It takes none that answers something else than a lock. Returns how
+    /// many more it could have taken.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
@@ -147,19 +149,17 @@ impl Engine {
         left: &mut usize,
         mut next: impl FnMut() -> Option<Grant>,
     ) -> FastPath {
-        let mut next = || if *left == 0 { None } else { next().inspect(|_| *left -= 1) };
-        // After a decision there is hardly ever another one.
-        let Some(mut grant) = next() else {
-            return FastPath::Drained;
-        };
         let now = self.last_now;
         let is_usual = self.nodes.is_usual(node, self.cleanup.nodes_with_debts());
         let at = &mut self.nodes[node];
         let mut latest = None;
         let counted = loop {
-            let Some((round, sent_at)) = at.pipeline.next_round() else {
-                break FastPath::Unusual(grant);
+            // After a decision there is hardly ever another one.
+            let awaited = if *left == 0 { None } else { at.pipeline.next_round() };
+            let Some(((round, sent_at), grant)) = awaited.and_then(|it| Some((it, next()?))) else {
+                break FastPath::Drained;
             };
+            *left -= 1;
             let sample = now.nanos_since(sent_at);
             if !is_usual || !at.pipeline.is_in_time(sample) {
                 break FastPath::Unusual(grant);
@@ -171,10 +171,6 @@ impl Engine {
             latest = Some((vote, sample));
             if is_decided {
                 break FastPath::Decided(round);
-            }
-            match next() {
-                Some(another) => grant = another,
-                None => break FastPath::Drained,
             }
         };
         if let Some((vote, sample)) = latest {

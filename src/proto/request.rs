@@ -80,6 +80,13 @@ pub(crate) enum Question {
     Sight,
 }
 
+impl Question {
+    /// Whether the answer is the server's time.
+    pub(super) fn is_time(self) -> bool {
+        matches!(self, Question::Time | Question::Handshake(HandshakeStep::Time))
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) request: Request,

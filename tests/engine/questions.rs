@@ -527,6 +527,18 @@ fn so_many_replies_are_taken_and_no_more() {
     assert!(scenario.engine.operations().is_done(ops[2]));
 }
 
+/// R3: what answers something else is not looked at as a vote.
+#[test]
+fn answers_to_questions_are_no_grants() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    let left = scenario.engine.handle_grants(0, 8, || unreachable!("the handshake is answered"));
+    assert_eq!(left, 8);
+}
+
 /// R9: the pause before the next round depends on how long rounds take, and on nothing else.
 #[test]
 fn rounds_that_take_long_make_pauses_longer_and_other_commands_do_not() {

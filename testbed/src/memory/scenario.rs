@@ -320,6 +320,9 @@ impl Scenario {
         };
         self.engine.advance(self.now);
         self.engine.handle_grants(node, usize::MAX, || grant.take());
+        if grant.is_some() {
+            self.engine.handle_reply(self.now, node, reply);
+        }
     }
 
     /// Says this on the engine's channel.

@@ -31,14 +31,10 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A machine with much to do answers late many times, and clients that think a near master far
 /// stand in different queues.
 const LATENCY_SAMPLES_MIN: u32 = 16;
-/// How far is looked for the next question among what is unanswered: one look for so many replies.
-const GRANTS_COUNTED_MAX: usize = 64;
 
 pub(crate) struct Pipeline {
     /// Commands handed out and not answered, oldest first.
     in_flight: Fifo<InFlight>,
-    /// How many of them are for something else than a round.
-    others: usize,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
     timed_out: usize,
     /// Rounds whose command waits for the connection, or for room in the socket.
@@ -63,7 +59,6 @@ impl Pipeline {
     pub(super) fn new(timeout: Duration) -> Pipeline {
         Pipeline {
             in_flight: Fifo::with_room(ROUNDS_USUAL),
-            others: 0,
             timed_out: 0,
             queue: VecDeque::new(),
             lost: VecDeque::new(),
@@ -123,7 +118,7 @@ impl Pipeline {
     /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
     /// were not handed out, and those that waited for it.
     pub(crate) fn lose(&mut self, unsent: Vec<RoundId>) {
-        (self.timed_out, self.others) = (0, 0);
+        self.timed_out = 0;
         let sent = self.in_flight.take_all().into_iter().filter_map(|sent| sent.request.lost());
         let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
         self.lost = sent.chain(unsent.map(|round| (round, Lost::Unsent))).collect();
@@ -143,7 +138,6 @@ impl Pipeline {
     /// A command is handed out at `sent_at`.
     #[inline(always)]
     pub(crate) fn sent(&mut self, request: Request, sent_at: Moment) {
-        self.others += usize::from(request.round().is_none());
         self.in_flight.push(InFlight { request, sent_at });
     }
 
@@ -197,7 +191,6 @@ impl Pipeline {
     #[inline]
     pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
-        self.others -= usize::from(answered.request.round().is_none());
         self.timed_out = self.timed_out.saturating_sub(1);
         self.note_reply(now, answered.sent_at);
         Some(answered)
@@ -227,7 +220,6 @@ impl Pipeline {
             self.in_flight.drop_first();
             self.note_reply(now, sent_at);
         }
-        self.others -= 2;
         Some(time.sent_at)
     }
 
@@ -294,16 +286,12 @@ impl Node {
         Some(self.pipeline.in_flight.first()?.sent_at)
     }
 
-    /// The number of replies that can be passed in as grants. In later replies, an integer can
-    /// stand for other things; see [`awaits`](Node::awaits). `usize::MAX` if there are no others;
-    /// else there may be more than this.
+    /// Whether the next reply is the server's time. If so, the clock is to be read again before
+    /// that is passed in.
     #[inline]
-    pub fn grants_awaited(&self) -> usize {
-        if self.pipeline.others == 0 {
-            return usize::MAX;
-        }
-        let next = self.pipeline.in_flight.iter().take(GRANTS_COUNTED_MAX);
-        next.take_while(|sent| sent.request.round().is_some()).count()
+    pub fn is_telling_time(&self) -> bool {
+        let next = self.pipeline.in_flight.first();
+        next.is_some_and(|it| matches!(it.request, Request::About(question) if question.is_time()))
     }
 
     /// The meaning of an integer in the next reply.

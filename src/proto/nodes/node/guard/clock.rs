@@ -30,8 +30,6 @@ pub(crate) struct ServerClock {
     asked_at: Option<Moment>,
     /// When the server's role was last asked for.
     role_asked_at: Option<Moment>,
-    /// How many `TIME` commands are unanswered on this connection.
-    unanswered: u32,
     /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
     /// Whether it was noticed on this connection that the server's numbers are far ahead.
@@ -48,7 +46,6 @@ impl ServerClock {
     pub(crate) fn reconnect(&mut self, now: Moment) {
         self.is_far_ahead = false;
         self.is_secret = false;
-        self.unanswered = 0;
         self.ask(now);
         self.role_asked_at = Some(now);
     }
@@ -68,7 +65,6 @@ impl ServerClock {
 
     fn ask(&mut self, now: Moment) {
         self.asked_at = Some(now);
-        self.unanswered += 1;
     }
 
     /// Compares what the server reported between `sent_at` and `now` with its earlier report.
@@ -105,12 +101,6 @@ impl ServerClock {
 
 /// Checks of the server's clock and role, if the restart guard is on.
 impl Node {
-    /// Whether one of the next replies is the server's time. If so, the clock is to be read again
-    /// just before that reply is passed in.
-    pub fn is_telling_time(&self) -> bool {
-        self.guard.clock.unanswered > 0
-    }
-
     /// The replies to both questions of a check. Does nothing if they are not as usual: the next
     /// ones, not late, and with the known role.
     #[inline(always)]
@@ -128,7 +118,6 @@ impl Node {
     /// The reply to a `TIME` that was sent at `sent_at`.
     #[inline(always)]
     pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
-        self.guard.clock.unanswered = self.guard.clock.unanswered.saturating_sub(1);
         match reply {
             Reply::Time(seen) => {
                 let drift = self.config.drift;
@@ -283,7 +272,6 @@ mod tests {
             (Some(at(0)), at(0))
         );
         clock.reconnect(at(1_000));
-        assert_eq!(clock.unanswered, 1);
         assert_eq!(
             (clock.due(at(1_000)), ServerClock::fresh_until(clock.role_asked_at)),
             (Some(at(1_010)), at(1_010))
@@ -297,14 +285,12 @@ mod tests {
             assert_eq!(clock.due(at(now)), Some(due), "{now}");
             assert_eq!(ServerClock::fresh_until(clock.role_asked_at), at(now + 10), "{now}");
         }
-        assert_eq!(clock.unanswered, 4);
         clock.is_secret = true;
         assert_eq!(clock.due(at(9_000)), None, "a refused time is not asked for again");
         clock.refused_at = Some(at(9_000));
         assert_eq!(clock.due(at(9_000)), None);
         clock.reconnect(at(9_000));
         assert_eq!(clock.due(at(9_000)), Some(at(0)), "another connection may allow it");
-        assert_eq!(clock.unanswered, 1);
     }
 
     #[test]
