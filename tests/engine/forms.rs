@@ -745,6 +745,34 @@ fn k9_set_waits_for_the_lock_that_was_named() {
     }
 }
 
+/// K9: who holds several keys of a set is named by the first, and may have come from the queue of
+/// the next one: a set that is alone in the one queue looks for others in the other.
+#[test]
+fn k9_set_that_is_alone_waits_for_its_next_key() {
+    for (others, expected) in [(0, "aabba"), (1, "aabbb")] {
+        let mut scenario = queueing();
+        wait(&mut scenario, set(), 100 * SECOND);
+        for (round, waits_for) in expected.chars().enumerate() {
+            let acted = scenario.drain();
+            assert!(matches!(acted[..], [Acted::Take(..)]), "{round}: {acted:?}");
+            // The holder has both.
+            scenario.replies(ALL, Reply::Integer(2));
+            let acted = scenario.drain();
+            scenario.replies(ALL, NO);
+            let before = if waits_for == 'a' { 0 } else { others };
+            let position = Reply::Integer((before << 40) + 10_002);
+            let (_, joined) = follow(&mut scenario, acted, position);
+            // It waits for one of them, and leaves the queue of the other.
+            let other = if waits_for == 'a' { "nb" } else { "na" };
+            scenario.notify(joined[0], other);
+            let left = [Acted::Wait(joined[0], Waits::StepOut(Step::Out))];
+            assert_eq!(scenario.drain(), left, "{round} of {expected}");
+            scenario.reply(joined[0], NO);
+            scenario.pass(SECOND / 4);
+        }
+    }
+}
+
 /// K9: a local queue of plain locks of the same client lets another kind in after as many turns as
 /// the local queue is long.
 #[test]

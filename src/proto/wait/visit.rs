@@ -225,16 +225,10 @@ impl QueueVisits {
     /// The acquisitions to try now. Only the first may take a lock that cannot be shared.
     fn to_try(&self, number: u32) -> Vec<OpId> {
         let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
-        let Some((first, asks)) = members.first() else {
-            return Vec::new();
-        };
-        match asks {
-            AskPolicy::All => {
-                let shared = members.iter().filter(|(_, asks)| *asks == AskPolicy::All);
-                shared.map(|(id, _)| *id).collect()
-            }
-            _ => vec![*first],
-        }
+        let first = members.first().map(|(_, asks)| *asks);
+        let most = if first == Some(AskPolicy::All) { MEMBERS_MAX } else { 1 };
+        let alike = members.iter().filter(|(_, asks)| Some(*asks) == first);
+        alike.take(most).map(|(id, _)| *id).collect()
     }
 
     /// Those that wait there and have not asked.
@@ -292,6 +286,15 @@ impl QueueVisits {
         visit.passed_by = visit.passed_by.saturating_add(1);
         let most = waiting_here.min(QUOTA_MAX as usize).div_ceil(visit.members.len());
         (visit.passed_by as usize >= most).then_some(number)
+    }
+
+    /// Where a set waits: at the first of its keys that is held, or behind it where this engine has
+    /// not been alone. Who holds several keys may have come from the queue of any of them.
+    fn set_waits_for(&self, now: Moment, key: &Key, held: usize) -> Option<Key> {
+        let is_alone = |visit: &QueueVisit| visit.alone >= ALONE_MAX && visit.is_needed(now);
+        let is_left = |key: &Key| self.number_of(key).is_some_and(|it| is_alone(&self.open[&it]));
+        let mut keys = (held..).map_while(|index| key.plain_at(index));
+        keys.find(|key| !is_left(key)).or_else(|| key.plain_at(held))
     }
 
     fn is_contended(&self, now: Moment, key: &Key) -> bool {
@@ -437,7 +440,8 @@ impl WaitQueues {
         self.visits.forget_look(id);
         let plain = match (before, queue) {
             (Some(before), QueueOf::OfSlot) => self.visits.key_of(before).cloned(),
-            _ => plain_key_of(key, held),
+            (_, QueueOf::OfHeldName) => self.visits.set_waits_for(cx.now, key, held?),
+            _ => plain_key_of(key),
         }?;
         let number = self.visits.number_of(&plain);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
@@ -780,10 +784,9 @@ impl WaitQueues {
 }
 
 /// The plain key that refuses this acquisition.
-fn plain_key_of(key: &Key, held: Option<usize>) -> Option<Key> {
+fn plain_key_of(key: &Key) -> Option<Key> {
     let index = match key.row().queue {
-        QueueOf::Own | QueueOf::None => return None,
-        QueueOf::OfHeldName => held?,
+        QueueOf::Own | QueueOf::None | QueueOf::OfHeldName => return None,
         QueueOf::OfSlot => key.slot()?.1? as usize,
         QueueOf::OfName => 0,
     };

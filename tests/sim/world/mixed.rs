@@ -35,7 +35,8 @@ const FIRST_MAX: u32 = 200;
 /// The most locks of each other client while one waits in the same queue.
 const TURNS_MAX: u32 = 24;
 /// The same for one that waits in another queue, for another of its names or at another node. Those
-/// who take turns there do not see it, and it asks after delays that grow.
+/// who take turns there do not see it, and it asks after delays that grow. A set joins them after
+/// its third refusal, within six overtake delays of its first (K9).
 const TURNS_APART_MAX: u32 = 48;
 /// Each client gets so much of an even share, in percent. One that cannot queue where the others do
 /// only sometimes asks in time.
