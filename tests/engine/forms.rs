@@ -852,6 +852,40 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
+/// K9: a local queue of the same client may have seen others at another node: it has no position
+/// where the other kind has one, so that is left (W12).
+#[test]
+fn k9_position_that_a_local_queue_does_not_share_is_left() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let mut lease = scenario.acquired().unwrap();
+    (0..3).for_each(|_| {
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+    });
+    let queue_node = standing(&mut scenario, share());
+    for others in [0, 1] {
+        scenario.engine.abandon(scenario.now, lease);
+        let acted = scenario.drain();
+        let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
+            panic!("{acted:?}")
+        };
+        assert_eq!(counted != queue_node, others == 1);
+        scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
+        scenario.reply(counted, Reply::Integer(1 + 2 * others));
+        scenario.replies(ALL, Reply::Ok);
+        lease = scenario.acquired().unwrap();
+    }
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [_, Acted::Take(..), Acted::Set(..)]), "{acted:?}");
+    scenario.replies(ALL, YES);
+    scenario.replies(ALL, YES);
+    assert!(scenario.acquired().is_ok());
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
+}
+
 /// Takes locks without a pause until the engine asks for a position before it asks for another.
 /// Returns how many it took, and where the engine looks.
 fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {

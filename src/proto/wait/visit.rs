@@ -776,9 +776,9 @@ impl WaitQueues {
             return;
         };
         match self.local.queues.entry_of(&key) {
-            None => self.local.step_out(cx, queue_node, key, Step::Out),
             Some(entry) if is_inherited => self.local.queue_up_again(cx, entry, queue_node),
-            Some(_) => {}
+            Some(entry) if self.local.entries.entry(entry).seat.nodes.contains(queue_node) => {}
+            Some(_) | None => self.local.step_out(cx, queue_node, key, Step::Out),
         }
     }
 }
