@@ -34,12 +34,10 @@ pub(super) struct Poller {
 
 impl Poller {
     pub(super) fn new() -> std::io::Result<Poller> {
-        let poll = Poll::new()?;
-        let timer = PollTimer::new(poll.registry());
         Ok(Poller {
-            poll,
+            poll: Poll::new()?,
             events: Events::with_capacity(EVENTS_PER_TURN),
-            timer,
+            timer: PollTimer::new(),
             now: Moment::from_nanos(0),
             due: Some(Moment::from_nanos(0)),
             precision: Precision::Millisecond,
@@ -77,7 +75,7 @@ impl Poller {
     pub(super) fn wait(&mut self) {
         self.has_polled_now = false;
         if let Some(due) = self.due {
-            self.timer.set(self.now, due, self.precision);
+            self.timer.set(&self.poll, self.now, due, self.precision);
         }
         self.poll(self.due.map(|due| due.since(self.now)));
     }
@@ -114,7 +112,7 @@ mod timer {
     use std::time::Duration;
 
     use mio::unix::SourceFd;
-    use mio::{Interest, Registry, Token};
+    use mio::{Interest, Poll, Token};
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
         timerfd_settime,
@@ -133,32 +131,24 @@ mod timer {
     /// as when the process has no descriptor left, waits end up to a millisecond after their
     /// limits.
     pub(super) struct PollTimer {
-        pub(super) timer: Option<OwnedFd>,
+        /// Made for the first wait that needs it: many clients never do.
+        pub(super) timer: Option<Option<OwnedFd>>,
         /// When it was last set to go off.
         pub(super) goes_off: Moment,
     }
 
     impl PollTimer {
-        pub(super) fn new(registry: &Registry) -> PollTimer {
-            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            let registered = |timer: &OwnedFd| {
-                registry.register(&mut SourceFd(&timer.as_raw_fd()), TOKEN, Interest::READABLE)
-            };
-            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
-            let timer = timer.filter(|timer| registered(timer).is_ok());
-            PollTimer { timer, goes_off: Moment::from_nanos(0) }
+        pub(super) fn new() -> PollTimer {
+            PollTimer { timer: None, goes_off: Moment::from_nanos(0) }
         }
 
         /// Ends the wait that begins now at `due`, or before: a timer that goes off earlier is left
         /// alone, because most waits end before it does. Before a long wait it is cleared, because
         /// it would wake the thread for nothing.
-        pub(super) fn set(&mut self, now: Moment, due: Moment, precision: Precision) {
+        pub(super) fn set(&mut self, poll: &Poll, now: Moment, due: Moment, precision: Precision) {
             let timeout = due.since(now);
             let is_set = now < self.goes_off && self.goes_off <= due;
             let is_short = precision == Precision::Fine && timeout < WAIT_MAX;
-            let Some(timer) = &self.timer else {
-                return;
-            };
             if is_set == is_short || timeout.is_zero() {
                 return;
             }
@@ -169,8 +159,18 @@ mod timer {
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             // The timer is never read: each expiry is a new event.
             let once = Itimerspec { it_interval, it_value };
-            let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+            if let Some(timer) = self.timer.get_or_insert_with(|| registered(poll)) {
+                let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+            }
         }
+    }
+
+    fn registered(poll: &Poll) -> Option<OwnedFd> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
+        let source = &mut SourceFd(&timer.as_raw_fd());
+        poll.registry().register(source, TOKEN, Interest::READABLE).ok()?;
+        Some(timer)
     }
 }
 
@@ -179,11 +179,11 @@ struct PollTimer;
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 impl PollTimer {
-    fn new(_: &Registry) -> PollTimer {
+    fn new() -> PollTimer {
         PollTimer
     }
 
-    fn set(&mut self, _: Moment, _: Moment, _: Precision) {}
+    fn set(&mut self, _: &Poll, _: Moment, _: Moment, _: Precision) {}
 }
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn timer_that_goes_off_earlier_is_left_alone_but_before_long_waits() {
         let poll = Poll::new().unwrap();
-        let mut timer = PollTimer::new(poll.registry());
+        let mut timer = PollTimer::new();
         let now = Moment::from_nanos(1_000);
         let after = |millis| now.after(Duration::from_millis(millis));
         // When the wait begins and ends, and when the timer goes off then, or was cleared.
@@ -222,10 +222,10 @@ mod tests {
             (after(3), 9, Precision::Millisecond, 3),
         ];
         for (now, due, precision, goes_off) in table {
-            timer.set(now, after(due), precision);
+            timer.set(&poll, now, after(due), precision);
             assert_eq!(timer.goes_off, after(goes_off), "{due}");
-            let left =
-                rustix::time::timerfd_gettime(timer.timer.as_ref().unwrap()).unwrap().it_value;
+            let made = timer.timer.as_ref().unwrap().as_ref().unwrap();
+            let left = rustix::time::timerfd_gettime(made).unwrap().it_value;
             let most = after(goes_off).since(now);
             assert!(left.tv_sec == 0 && left.tv_nsec as u128 <= most.as_nanos(), "{left:?}");
         }
