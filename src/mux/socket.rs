@@ -110,15 +110,26 @@ impl Socket {
         self.connected && self.unsent.is_empty()
     }
 
-    /// Whether the connection has a peer: with TLS, its handshake may follow.
+    /// Whether the connection has a peer: with TLS, its handshake may follow. Fails with the error
+    /// of a socket that has none; of another one, reading finds the error.
     pub(super) fn has_peer(&self) -> io::Result<bool> {
-        self.stream.is_connected()
+        let socket = match &self.stream {
+            Stream::Tcp(stream) => SockRef::from(stream),
+            #[cfg(unix)]
+            Stream::Unix(stream) => SockRef::from(stream),
+        };
+        let Err(error) = socket.peer_addr() else { return Ok(true) };
+        match socket.take_error()? {
+            Some(error) => Err(error),
+            None if error.kind() == ErrorKind::NotConnected => Ok(false),
+            None => Err(error),
+        }
     }
 
     /// Goes on with connecting. Readiness is only a hint.
     pub(super) fn finish_connecting(&mut self) -> io::Result<Stage> {
         if !self.is_open {
-            if !self.stream.is_connected()? {
+            if !self.has_peer()? {
                 return Ok(Stage::Connecting);
             }
             self.is_open = true;

@@ -418,7 +418,6 @@ fn first_lock_of_a_new_client_makes_these_calls() {
         ("getpeername", 5),
         ("getpid", 1),
         ("getrandom", 2),
-        ("getsockopt", 5),
         ("setsockopt", 25),
         ("socket", 5),
         // The name of the host.
