@@ -354,21 +354,24 @@ impl Driver {
     }
 
     fn carry_out(&mut self) {
+        // Nodes are connected to one by one, after everything else: the handshake of each leaves
+        // before the next.
+        let mut unopened = NodeSet::EMPTY;
         // The rest leaves in the next turn, which is due immediately.
         for _ in 0..COMMANDS_PER_TURN_MAX {
-            if !self.engine.has_actions() {
-                break;
-            }
             match self.engine.poll_action() {
-                None => break,
-                Some(Action::Connect { node }) => {
+                None => {
                     self.send_batch();
+                    let Some(node) = unopened.iter().next() else { break };
+                    unopened.remove(node);
                     self.open(node);
                 }
+                Some(Action::Connect { node }) => unopened.insert(node),
                 Some(Action::ConnectBeside { node, silent_since }) => {
                     self.open_beside(node, silent_since);
                 }
                 Some(Action::Close { node }) => {
+                    unopened.remove(node);
                     self.send_batch();
                     self.close(node);
                 }
@@ -391,6 +394,7 @@ impl Driver {
             }
         }
         self.send_batch();
+        unopened.iter().for_each(|node| self.open(node));
         while let Some((node, notice)) = self.engine.poll_notice() {
             let address = &self.config.nodes[node].address;
             let level = if notice.is_good() { Level::Info } else { Level::Warn };
@@ -454,7 +458,12 @@ impl Driver {
         }
         self.note_trying(node, self.nodes[node].address);
         match self.dial(node, self.nodes[node].address) {
-            Ok(socket) => self.nodes[node].socket = Some(socket),
+            Ok(socket) => {
+                self.nodes[node].socket = Some(socket);
+                // On this machine it has its peer at once: what may lie there is read (R17), and
+                // the server finds the handshake when it accepts.
+                self.read_slowly(node, false);
+            }
             Err(error) => self.connect_failed(self.engine.last_now(), node, &error),
         }
     }
@@ -486,9 +495,7 @@ impl Driver {
         if self.nodes[node].beside.is_some() {
             self.choose(node);
         }
-        let Some(socket) = &mut self.nodes[node].socket else {
-            return false;
-        };
+        let Some(socket) = &mut self.nodes[node].socket else { return false };
         if !socket.connected {
             #[cfg(feature = "tls-no-provider")]
             let was_open = socket.is_open;
@@ -738,6 +745,24 @@ mod tests {
         acquire(&mut driver);
         driver.flush();
         assert!(!driver.engine.node(0).is_open(), "a stray reply is taken for a vote");
+    }
+
+    /// R17: what a server has said before the handshake leaves answers none of it.
+    #[test]
+    fn reply_that_comes_with_the_connection_is_surplus() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let builder = Builder::default().node(format!("redis://{address}"));
+        let (config, poll) = (builder.config().unwrap(), Poll::new().unwrap());
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        driver.engine.connect(Clock.now());
+        assert!(matches!(driver.engine.poll_action(), Some(Action::Connect { node: 0 })));
+        driver.nodes[0].socket = Some(driver.dial(0, 0).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"+OK\r\n").unwrap();
+        driver.read_slowly(0, false);
+        let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
+        assert_eq!(driver.engine.statuses().next().unwrap().last_failure, Some(surplus));
     }
 
     /// A server's time is compared with a reading that is not older than it.

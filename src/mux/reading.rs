@@ -130,7 +130,7 @@ impl Driver {
     }
 
     #[inline(never)]
-    fn read_slowly(&mut self, node: usize, to_the_end: bool) {
+    pub(super) fn read_slowly(&mut self, node: usize, to_the_end: bool) {
         let is_flowing = self.nodes[node].socket.as_ref().is_some_and(Socket::is_flowing);
         if is_flowing || self.finish_connect(self.engine.last_now(), node) {
             self.receive(node, to_the_end);

@@ -1082,11 +1082,17 @@ fn spoken_to_first(greeting: &'static [u8], and_end: bool) -> NodeOutcome {
     }
 }
 
+/// Found before the handshake is sent it is surplus, and found later it is an answer too many: on
+/// this machine, the handshake leaves as soon as the server could speak.
 #[test]
-fn reply_before_any_request_is_surplus() {
-    let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
-    assert_eq!(spoken_to_first(b"+OK\r\n", false), surplus);
-    assert_eq!(spoken_to_first(b":1\r\n:1\r\n", false), surplus);
+fn reply_before_any_request_ends_the_connection() {
+    let ends = |greeting| {
+        let outcome = spoken_to_first(greeting, false);
+        let found = [ProtocolError::Surplus, ProtocolError::Unexpected].map(NodeOutcome::Protocol);
+        assert!(found.contains(&outcome), "{outcome:?}");
+    };
+    ends(b"+OK\r\n");
+    ends(b":1\r\n:1\r\n");
 }
 
 /// A Redis that has too many clients says so and hangs up, before it was asked anything.
