@@ -101,7 +101,8 @@ fn words(command: ServerCommand) -> &'static [&'static str] {
 /// commands, and servers look at the command first.
 #[cold]
 pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
-    let mut all: Vec<&[u8]> = vec![b"EVAL", TRIAL.as_bytes(), b"0"];
+    let mut all: Vec<&[u8]> = Vec::with_capacity(64);
+    all.extend([b"EVAL", TRIAL.as_bytes(), b"0"]);
     for command in &COMMANDS[trial as usize] {
         let words = words(*command).iter().map(|word| word.as_bytes());
         all.extend([few_digits(command.number()), few_digits(words.len())]);

@@ -57,7 +57,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 15] = [
     (Kind::Swapped, On::Masters, 8_000),
     (Kind::Fenced, On::Masters, 11_920),
     (Kind::Looking, On::Guarded, 16_780),
-    (Kind::First, On::Guarded, 355_700),
+    (Kind::First, On::Guarded, 346_700),
     (Kind::InLockstep, On::Servers, 10_152),
     (Kind::InFlight, On::Servers, 358_700),
     (Kind::ManyInFlight, On::Servers, 2_890_200),
