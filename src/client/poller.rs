@@ -168,8 +168,8 @@ mod timer {
     fn registered(poll: &Poll) -> Option<OwnedFd> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
-        let source = &mut SourceFd(&timer.as_raw_fd());
-        poll.registry().register(source, TOKEN, Interest::READABLE).ok()?;
+        let fd = timer.as_raw_fd();
+        poll.registry().register(&mut SourceFd(&fd), TOKEN, Interest::READABLE).ok()?;
         Some(timer)
     }
 }
