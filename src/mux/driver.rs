@@ -622,7 +622,7 @@ mod tests {
     use crate::proto::Patience;
     use crate::resource::Resource;
     use crate::token::Entropy;
-    use testbed::scripted::refused_addr;
+    use testbed::scripted::{Scripted, refused_addr};
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -791,6 +791,49 @@ mod tests {
         }
         assert!(was_asked);
         drop(server.join().unwrap());
+    }
+
+    /// The same, behind a grant that is taken in the same turn.
+    #[test]
+    fn clock_is_read_again_before_a_time_that_stands_behind_a_grant() {
+        let server = Scripted::start(|peer| {
+            let (mut sets, mut held) = (0, Vec::new());
+            while let Some(command) = peer.read_command()? {
+                sets += u32::from(command[0] == b"SET");
+                match sets == 1 {
+                    true => held.extend_from_slice(b"$-1\r\n"),
+                    false => held.extend(peer.normal_reply(&command)),
+                }
+                if sets == 0 || sets > 2 {
+                    peer.reply(&std::mem::take(&mut held))?;
+                }
+            }
+            Ok(())
+        });
+        let config = Builder::default().node(server.url()).config().unwrap();
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        driver.engine.connect(Clock.now());
+        driver.flush();
+        while !driver.engine.node(0).is_idle() {
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        acquire(&mut driver);
+        acquire(&mut driver);
+        driver.flush();
+        testbed::pause(Duration::from_millis(20));
+        acquire(&mut driver);
+        driver.flush();
+        assert_eq!(driver.engine.statuses().next().unwrap().in_flight, 5, "two are a check");
+        poll.poll(&mut events, None).unwrap();
+        let now = Clock.now();
+        driver.after_wait(now);
+        // The turn is a long one.
+        let busy = Duration::from_millis(50);
+        testbed::pause(busy);
+        events.iter().for_each(|event| assert!(driver.handle_event(event)));
+        assert!(driver.engine.node(0).is_idle());
+        assert!(driver.engine.last_now().since(now) >= busy / 2);
     }
 
     /// Whether tokens may be left that were drawn in advance.

@@ -226,7 +226,6 @@ fn drain(
             }
         }
         loop {
-            pass_checked(engine, &mut socket.reader, node);
             {
                 let mut grants = socket.reader.grants();
                 replies_left = engine.handle_grants(node, replies_left, || grants.next());
@@ -234,6 +233,7 @@ fn drain(
             if replies_left == 0 {
                 return Ok(false);
             }
+            pass_checked(engine, &mut socket.reader, node);
             if socket.reader.is_empty() || !pass_next(engine, &mut socket.reader, node)? {
                 break;
             }
