@@ -49,8 +49,8 @@ pub use standalone::Standalone;
 
 /// Runs locks inside your own event loop, with up to 131,072 operations in flight. No call blocks.
 ///
-/// It registers its sockets with your [`mio::Poll`], one for each node, with the tokens from
-/// `first` to `first + nodes - 1`. (For other event loops, see [`Standalone`].) It looks up a
+/// It registers its sockets with your [`mio::Poll`], usually one for each node, with the tokens
+/// from `first` to `first + nodes - 1`. (For other event loops, see [`Standalone`].) It looks up a
 /// node's host name before each connection, on a short-lived thread. In an event loop:
 ///
 /// 1. start operations: [`try_lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
@@ -62,8 +62,9 @@ pub use standalone::Standalone;
 ///    (or [`handle_event`](Multiplexer::handle_event) for each, and then
 ///    [`handle_timeout`](Multiplexer::handle_timeout)); continue with 2.
 ///
-/// Every operation ends on its own. Use [`cancel`](Multiplexer::cancel) to end one earlier. An
-/// [`OpId`] of another multiplexer has no effect here.
+/// Every operation ends on its own, except with
+/// [`Wait::forever`](crate::settings::Wait::forever). Use [`cancel`](Multiplexer::cancel) to end
+/// one earlier. An [`OpId`] of another multiplexer has no effect here.
 ///
 /// To find your data for a result, keep them in a map by [`OpId`], or in a `Vec` by
 /// [`OpId::index`]. To start an operation from another thread, send it to the thread of your loop,
@@ -281,8 +282,8 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can. Whether the lock was valid to the end is decided when the release is sent, by
-    /// one reading of the clock for all releases that leave together. So a late
+    /// longer can. Whether the lock was valid to the end is decided in the next `flush` or
+    /// `handle_events`, by one reading of the clock for all releases. So a late
     /// [`flush`](Multiplexer::flush) delays the result.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.owner.is_current() {
@@ -346,6 +347,7 @@ impl Multiplexer {
     ///         }
     ///         poll.poll(&mut events, mux.next_timeout())?;
     ///         mux.handle_events(&events);
+    ///         mux.flush(); // what is due is sent before the next step
     ///     }
     ///     if let Cancelled::Extension(lease) = mux.cancel(kept) {
     ///         mux.abandon(lease);
@@ -435,8 +437,8 @@ impl Multiplexer {
     /// Sends the commands of the operations that were started. Operations started together leave in
     /// one write per node. After 2,048 commands, the rest is sent in the next turn.
     ///
-    /// If you omit this call, [`next_timeout`](Multiplexer::next_timeout) is zero, and
-    /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
+    /// If you omit this call, [`next_timeout`](Multiplexer::next_timeout) is zero, and the next
+    /// turn sends the commands.
     pub fn flush(&mut self) {
         if self.owner.is_current() {
             if self.driver.engine().has_actions()
@@ -486,22 +488,23 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
     /// everything together. It ignores events with other tokens.
     ///
-    /// If there are results to take now, and were none before, it leaves the sending to the next
-    /// [`flush`](Multiplexer::flush) or turn, which is due immediately: what you start next leaves
-    /// in the same write.
+    /// If it brings the first results to take, it sends nothing: your next
+    /// [`flush`](Multiplexer::flush), or the next turn, which is due immediately, sends all in one
+    /// write with what you start.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.owner.is_current() {
             (self.burst, self.released) = (None, None);
+            let was_idle = !self.driver.engine().has_actions()
+                && !self.driver.engine().operations().has_done();
             let judged = self.driver.judge(|| Clock.now());
             let now = judged.unwrap_or_else(|| Clock.now_coarse());
             self.begin_turn(now);
-            let had_results = self.driver.engine().operations().has_done();
             for event in events {
                 self.driver.handle_event(event);
             }
             self.driver.handle_timeout(now);
             // What the caller starts when it takes the first results leaves in the same write.
-            if had_results || !self.driver.engine().operations().has_done() {
+            if !was_idle || !self.driver.engine().operations().has_done() {
                 self.driver.flush();
             }
             self.write_records();
@@ -518,7 +521,7 @@ impl Multiplexer {
     }
 
     /// Handles due timers: timeouts, retries, reconnects. Call it after each wait, unless you use
-    /// [`handle_events`](Multiplexer::handle_events).
+    /// [`handle_events`](Multiplexer::handle_events), which also says when this sends.
     pub fn handle_timeout(&mut self) {
         self.handle_events([]);
     }

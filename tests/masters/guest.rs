@@ -235,6 +235,28 @@ fn refused_attempt_is_undone_with_what_is_started_next() {
     }
 }
 
+/// R14: it was judged at the start of the turn that brings the first result.
+#[test]
+fn release_that_was_started_before_a_turn_is_sent_by_it() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    let op = host.mux.try_lock(KEY, TTL).unwrap();
+    host.mux.flush();
+    let lease = host.acquired(op);
+    host.mux.try_lock("another", TTL).unwrap();
+    host.mux.flush();
+    let exists = |name: &str| {
+        let said = masters.iter().map(|it| it.query(&[b"EXISTS", name.as_bytes()]).unwrap());
+        said.filter(|said| *said == Value::Integer(1)).count()
+    };
+    soon("all masters have granted it", || exists("another") == 3);
+    host.mux.unlock(lease);
+    host.turn();
+    assert_eq!(host.mux.next_timeout(), Some(Duration::ZERO), "it has brought a result");
+    soon("the lock is released", || exists(KEY) == 0);
+}
+
 /// R14: it is judged when it is sent, whatever sends it. The keys outlive the validity.
 #[test]
 fn release_that_is_sent_after_the_validity_proves_nothing() {
