@@ -773,6 +773,38 @@ fn k9_set_that_is_alone_waits_for_its_next_key() {
     }
 }
 
+/// K9: one that is alone at each of its keys leaves room for the visits of others.
+#[test]
+fn k9_set_of_many_keys_waits_for_a_few_of_them() {
+    let names: Vec<String> = (0..70).map(|index| format!("k{index:02}")).collect();
+    let mut scenario = queueing();
+    let set = wait(&mut scenario, Resource::all(&names).unwrap(), 100 * SECOND);
+    for _ in 0..1_000 {
+        let acted = scenario.drain();
+        if matches!(acted[..], [Acted::Take(..)]) {
+            // The first one is held, by a client that waits in no queue.
+            scenario.replies(ALL, Reply::Integer(2));
+            continue;
+        }
+        if matches!(acted[..], [Acted::Release(..), ..]) {
+            scenario.replies(ALL, NO);
+        }
+        follow(&mut scenario, acted, Reply::Integer(0));
+        scenario.pass(Duration::from_millis(1));
+    }
+    assert!(matches!(scenario.engine.cancel(scenario.now, set), Cancelled::Acquisition));
+    let acted = scenario.drain();
+    if matches!(acted[..], [Acted::Release(..), ..]) {
+        scenario.replies(ALL, NO);
+    }
+    follow(&mut scenario, acted, NO);
+    wait(&mut scenario, share(), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Release(..), Acted::Wait(..)]), "{acted:?}");
+}
+
 /// K9: a local queue of plain locks of the same client lets another kind in after as many turns as
 /// the local queue is long.
 #[test]

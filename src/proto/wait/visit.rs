@@ -39,8 +39,8 @@ const ALONE_MAX: u32 = 1;
 const ASK_DELAYS: u32 = 8;
 /// With less patience than so many overtake delays, it asks at once.
 const SHORT_DELAYS: u32 = 2;
-/// At the end of a series, a position is asked for at the queue node of so many keys of a set at
-/// most.
+/// Of a set, positions are asked for in the queues of so many keys at most: at the end of a series,
+/// and while it is alone in each.
 const LOOKS_MAX: usize = 4;
 
 /// One place in the queue for a plain key.
@@ -288,12 +288,12 @@ impl QueueVisits {
         (visit.passed_by as usize >= most).then_some(number)
     }
 
-    /// Where a set waits: at the first of its keys that is held, or behind it where this engine has
-    /// not been alone. Who holds several keys may have come from the queue of any of them.
+    /// Where a set waits: at the first of its keys that is held, or at one of the next where this
+    /// engine has not been alone. Who holds several keys may have come from the queue of any.
     fn set_waits_for(&self, now: Moment, key: &Key, held: usize) -> Option<Key> {
         let is_alone = |visit: &QueueVisit| visit.alone >= ALONE_MAX && visit.is_needed(now);
         let is_left = |key: &Key| self.number_of(key).is_some_and(|it| is_alone(&self.open[&it]));
-        let mut keys = (held..).map_while(|index| key.plain_at(index));
+        let mut keys = (held..).take(LOOKS_MAX).map_while(|index| key.plain_at(index));
         keys.find(|key| !is_left(key)).or_else(|| key.plain_at(held))
     }
 
