@@ -918,6 +918,58 @@ fn k9_position_that_a_local_queue_does_not_share_is_left() {
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
+/// K9: the same if it was once the local queue's, which has another position by now.
+#[test]
+fn k9_position_of_a_local_queue_that_holds_the_lock_elsewhere_is_left() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    let acted = scenario.drain();
+    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
+        panic!("{acted:?}")
+    };
+    scenario.replies(ALL, NO);
+    scenario.allow_waits(queue_node);
+    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
+    scenario.notify(queue_node, "gr");
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    wait(&mut scenario, alone(), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Release(..), Acted::Take(..)]), "{acted:?}");
+    scenario.replies(ALL, YES);
+    scenario.replies(ALL, YES);
+    let expired = scenario.acquired().unwrap();
+    scenario.pass(TTL);
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let mut lease = scenario.acquired().unwrap();
+    for others in [0, 1] {
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+        scenario.engine.abandon(scenario.now, lease);
+        let acted = scenario.drain();
+        let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
+            panic!("{acted:?}")
+        };
+        assert_eq!(counted != queue_node, others == 1);
+        scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
+        scenario.reply(counted, Reply::Integer(1 + 2 * others));
+        scenario.replies(ALL, Reply::Ok);
+        lease = scenario.acquired().unwrap();
+    }
+    scenario.engine.abandon(scenario.now, expired);
+    assert_eq!(scenario.drain()[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
+}
+
 /// Takes locks without a pause until the engine asks for a position before it asks for another.
 /// Returns how many it took, and where the engine looks.
 fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {

@@ -327,9 +327,7 @@ impl LocalQueues {
     /// A visit leaves the position that was the local queue's: the local queue has its next turn
     /// behind the others.
     pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, queue_node: usize) {
-        let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.held.is_none()) else {
-            return;
-        };
+        let entry = self.entries.entry(number);
         let (key, is_there) = (entry.key.clone(), entry.seat.node == Some(queue_node));
         if is_there {
             (entry.seat.phase, entry.check_at) = (Phase::Unqueued, None);

@@ -775,10 +775,16 @@ impl WaitQueues {
         let Some(key) = self.visits.key_of(number).cloned() else {
             return;
         };
-        match self.local.queues.entry_of(&key) {
-            Some(entry) if is_inherited => self.local.queue_up_again(cx, entry, queue_node),
-            Some(entry) if self.local.entries.entry(entry).seat.nodes.contains(queue_node) => {}
-            Some(_) | None => self.local.step_out(cx, queue_node, key, Step::Out),
+        let entry = self.local.queues.entry_of(&key).map(|number| {
+            let entry = self.local.entries.entry(number);
+            (number, entry.held.is_some(), entry.seat.nodes.contains(queue_node))
+        });
+        match entry {
+            Some((entry, false, _)) if is_inherited => {
+                self.local.queue_up_again(cx, entry, queue_node);
+            }
+            Some((_, _, true)) => {}
+            _ => self.local.step_out(cx, queue_node, key, Step::Out),
         }
     }
 }
