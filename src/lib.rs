@@ -1,6 +1,6 @@
 //! Distributed locks over independent Redis masters, with the Redlock algorithm. One non-blocking
-//! event loop does the I/O, without an async runtime. A background thread runs only while locks are
-//! renewed automatically. Each lookup of a host name has its own short-lived thread.
+//! event loop does the I/O, without an async runtime. Background threads run only to renew locks,
+//! to look up host names and to watch Sentinels.
 //!
 //! # Quick start
 //! ```no_run
@@ -55,8 +55,8 @@
 //! can evict locks, and duplicates. [`Unfit`](node::Unfit) gives the reason.
 //!
 //! # Kinds of lock
-//! Each kind takes one majority round. Its guard is a [`LockGuard`], except for
-//! [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
+//! Each kind takes one majority round, a permit up to nine. Its guard is a [`LockGuard`], except
+//! for [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
 //!
 //! | kind | call |
 //! |---|---|

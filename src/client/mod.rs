@@ -67,15 +67,15 @@ const SLACK: Duration = Duration::from_millis(10);
 /// A client for distributed locks over several Redis masters.
 ///
 /// Cloning is cheap: all clones and threads share one connection to each master. A client has no
-/// thread of its own, except to renew locks ([`LockGuard::keep_alive`]) and to look up host names
-/// ([`Builder::resolver`]). A calling thread sends its own commands and, while it waits, runs the
-/// event loop for all threads. So the client connects, notices a lost connection and reconnects
-/// only during calls.
+/// thread of its own, except to renew locks ([`LockGuard::keep_alive`]), to look up host names
+/// ([`Builder::resolver`]) and to watch Sentinels. A calling thread sends its own commands and,
+/// while it waits, runs the event loop for all threads. So the client connects, notices a lost
+/// connection and reconnects only during calls and renewals.
 ///
 /// A logger may block or panic; that affects only the thread that logs. A thread calls the logger
 /// only when it holds nothing that others wait for. At most 256 records are kept at a time; further
 /// ones are counted, and the count is logged. A logger should not use this client, because the
-/// client may then log again.
+/// client might then log again.
 ///
 /// # How long a call takes
 /// While another thread runs the event loop, a call sleeps. But it sleeps no longer than its own
@@ -86,7 +86,7 @@ const SLACK: Duration = Duration::from_millis(10);
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
 ///   [`node_timeout`](crate::Builder::node_timeout); twice that for a `swap` to a resource of the
 ///   released lock, and for [`release_as`](Redlock::release_as) and
-///   [`extend_as`](Redlock::extend_as), which ask the masters first; eight times that for
+///   [`extend_as`](Redlock::extend_as), which ask the masters first; nine times that for
 ///   [`Semaphore::try_acquire`], if other clients take the slots first;
 /// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
@@ -117,7 +117,7 @@ const SLACK: Duration = Duration::from_millis(10);
 /// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
 /// // ... finish the work well before `lock.remaining()` reaches zero ...
 /// let released = lock.unlock()?;
-/// assert!(released.was_held(), "another holder may have had the lock");
+/// assert!(released.was_held(), "another holder might have had the lock");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use crate::quorum::NODES_MAX;
 /// an event loop.
 ///
 /// On Unix it exposes one file descriptor, that of its epoll or kqueue. Any event loop can wait for
-/// it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is readable when there is
-/// something to do. Elsewhere only [`wait`](Standalone::wait) and [`turn`](Standalone::turn) are
+/// it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is readable when a socket has
+/// an event. Elsewhere only [`wait`](Standalone::wait) and [`turn`](Standalone::turn) are
 /// available. In an event loop:
 ///
 /// 1. start operations, then [`flush`](Multiplexer::flush);
@@ -25,7 +25,7 @@ use crate::quorum::NODES_MAX;
 ///    [`next_timeout`](Multiplexer::next_timeout);
 /// 4. call [`turn`](Standalone::turn), even after a timeout, and continue with 2.
 ///
-/// The timeout matters as much as the descriptor. Only `next_timeout` announces connections,
+/// The timeout matters as much as the descriptor. Only `next_timeout` announces reconnects,
 /// retries and timeouts, and it is zero if a turn ended before everything was read. The outer loop
 /// may be level-triggered or edge-triggered, because a turn handles all pending events.
 ///

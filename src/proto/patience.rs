@@ -8,7 +8,7 @@ use crate::moment::Moment;
 /// How long an acquisition keeps trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// Exactly one round; for a slot, one for each that is tried, eight at most.
+    /// Exactly one round; for a slot, one for each that is tried, nine at most.
     OneRound,
     /// Rounds with random delays between them, until this moment.
     Until(Moment),
