@@ -792,11 +792,13 @@ impl<'a, W: Work> Caller<'a, W> {
         }
     }
 
-    /// Sends its order, and begins and sends what it has taken in.
+    /// Sends its order, and begins and sends what it has taken in. A leader may be back without an
+    /// order of anyone.
     #[inline]
     fn send(&mut self) {
-        match self.state().orders.is_empty() {
-            true => self.state().work.send(),
+        let state = self.state();
+        match state.orders.is_empty() && state.back.is_none() {
+            true => state.work.send(),
             false => self.serve(false),
         }
     }

@@ -224,6 +224,13 @@ fn leader_does_not_sleep_past_the_end_of_his_order() {
     exhaust(2, scene(&[&[Order::Ask(1)], &[Order::Cut(2)]]));
     exhaust(2, scene(&[&[Order::Ask(1)], &[Order::CutAndGo]]));
     explore(scene(&[&[Order::Ask(1)], &[Order::Ask(2), Order::Ask(3)], &[Order::Cut(4)]]));
+    // It may be back, without an order of anyone, while a thread lets others in before its own.
+    explore(scene(&[
+        &[Order::Ask(1)],
+        &[Order::Ask(2)],
+        &[Order::Ask(3)],
+        &[Order::Cut(4), Order::Nothing],
+    ]));
 }
 
 #[test]
