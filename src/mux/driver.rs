@@ -821,10 +821,15 @@ mod tests {
         acquire(&mut driver);
         acquire(&mut driver);
         driver.flush();
+        let in_flight = |driver: &Driver| driver.engine.statuses().next().unwrap().in_flight;
+        // If the last check was long ago, they have one of their own.
+        while in_flight(&driver) > 2 {
+            turn(&mut driver, &mut poll, &mut events);
+        }
         testbed::pause(Duration::from_millis(20));
         acquire(&mut driver);
         driver.flush();
-        assert_eq!(driver.engine.statuses().next().unwrap().in_flight, 5, "two are a check");
+        assert_eq!(in_flight(&driver), 5, "two are a check");
         poll.poll(&mut events, None).unwrap();
         let now = Clock.now();
         driver.after_wait(now);
