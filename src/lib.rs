@@ -55,8 +55,8 @@
 //! can evict locks, and duplicates. [`Unfit`](node::Unfit) gives the reason.
 //!
 //! # Kinds of lock
-//! Each kind takes one majority round, a permit up to nine. Its guard is a [`LockGuard`], except
-//! for [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
+//! An attempt takes one majority round, for a permit up to nine. Each guard is a [`LockGuard`],
+//! except for [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
 //!
 //! | kind | call |
 //! |---|---|

@@ -11,8 +11,8 @@ use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 
 /// # Other kinds of lock
-/// Each takes one majority round, a permit up to nine. Each guard is a [`LockGuard`]: it can be
-/// extended, renewed, handed over and released like any other.
+/// An attempt takes one majority round, for a permit up to nine. Each guard is a [`LockGuard`]: it
+/// can be extended, renewed, handed over and released like any other.
 impl Redlock {
     /// Tries once to take all of these resources, or none. There can be up to
     /// [`RESOURCES_MAX`](crate::limits::RESOURCES_MAX) resources, with names of up to 64 KiB

@@ -282,9 +282,9 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can. Whether the lock was valid to the end is decided in the next `flush` or
-    /// `handle_events`, by one reading of the clock for all releases. So a late
-    /// [`flush`](Multiplexer::flush) delays the result.
+    /// longer can. Whether the lock was valid to the end is decided in the next
+    /// [`flush`](Multiplexer::flush) or turn, by one reading of the clock for all releases. So a
+    /// late `flush` delays the result.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.owner.is_current() {
             true => {
@@ -488,9 +488,9 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
     /// everything together. It ignores events with other tokens.
     ///
-    /// If it brings the first results to take, it sends nothing: your next
-    /// [`flush`](Multiplexer::flush), or the next turn, which is due immediately, sends all in one
-    /// write with what you start.
+    /// If nothing was left to send or to take before, and now there are results, it sends nothing:
+    /// your next [`flush`](Multiplexer::flush), or the next turn, which is due immediately, sends
+    /// all in one write with what you start.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.owner.is_current() {
             (self.burst, self.released) = (None, None);
@@ -521,7 +521,7 @@ impl Multiplexer {
     }
 
     /// Handles due timers: timeouts, retries, reconnects. Call it after each wait, unless you use
-    /// [`handle_events`](Multiplexer::handle_events), which also says when this sends.
+    /// [`handle_events`](Multiplexer::handle_events). Commands are sent as there.
     pub fn handle_timeout(&mut self) {
         self.handle_events([]);
     }
