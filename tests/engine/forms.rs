@@ -837,12 +837,10 @@ fn k9_local_queue_of_the_same_client_lets_others_in() {
     }
 }
 
-/// K9: if the turn of that line is over, the other kind has its position, and the next client is
-/// told when that lock is released. The local queue queues up behind it.
-#[test]
-fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
-    let mut scenario = queueing();
-    wait(&mut scenario, plain("r"), 100 * SECOND);
+/// A local queue passes its position, at the returned node, on to another kind of lock, which has
+/// asked for it.
+fn passed_on(scenario: &mut Scenario) -> usize {
+    wait(scenario, plain("r"), 100 * SECOND);
     scenario.drain();
     scenario.replies(ALL, Reply::Nil);
     let acted = scenario.drain();
@@ -852,13 +850,12 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     scenario.replies(ALL, NO);
     scenario.allow_waits(queue_node);
     assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    let position = |position: i64| Reply::Integer((position << 40) + 10_002);
-    scenario.reply(queue_node, position(1));
+    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
     scenario.notify(queue_node, "gr");
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
     let lease = scenario.acquired().unwrap();
-    wait(&mut scenario, alone(), 100 * SECOND);
+    wait(scenario, alone(), 100 * SECOND);
     scenario.drain();
     scenario.replies(ALL, NO);
     scenario.drain();
@@ -867,6 +864,15 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     let acted = scenario.drain();
     assert!(matches!(acted[..], [Acted::Release(..), Acted::Take(..)]), "{acted:?}");
     scenario.replies(ALL, YES);
+    queue_node
+}
+
+/// K9: if the turn of that line is over, the other kind has its position, and the next client is
+/// told when that lock is released. The local queue queues up behind it.
+#[test]
+fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
+    let mut scenario = queueing();
+    let queue_node = passed_on(&mut scenario);
     scenario.replies(ALL, YES);
     let lease = scenario.acquired().unwrap();
     wait(&mut scenario, plain("r"), 100 * SECOND);
@@ -875,7 +881,7 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
         [Acted::Wait(queue_node, Waits::QueueUp)],
         "it does not come first"
     );
-    scenario.reply(queue_node, position(0));
+    scenario.reply(queue_node, Reply::Integer(10_002));
     scenario.drain();
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
@@ -922,30 +928,7 @@ fn k9_position_that_a_local_queue_does_not_share_is_left() {
 #[test]
 fn k9_position_of_a_local_queue_that_holds_the_lock_elsewhere_is_left() {
     let mut scenario = queueing();
-    wait(&mut scenario, plain("r"), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, Reply::Nil);
-    let acted = scenario.drain();
-    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
-        panic!("{acted:?}")
-    };
-    scenario.replies(ALL, NO);
-    scenario.allow_waits(queue_node);
-    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
-    scenario.notify(queue_node, "gr");
-    scenario.drain();
-    scenario.replies(ALL, Reply::Ok);
-    let lease = scenario.acquired().unwrap();
-    wait(&mut scenario, alone(), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, NO);
-    scenario.drain();
-    scenario.replies(ALL, NO);
-    scenario.engine.abandon(scenario.now, lease);
-    let acted = scenario.drain();
-    assert!(matches!(acted[..], [Acted::Release(..), Acted::Take(..)]), "{acted:?}");
-    scenario.replies(ALL, YES);
+    let queue_node = passed_on(&mut scenario);
     scenario.replies(ALL, YES);
     let expired = scenario.acquired().unwrap();
     scenario.pass(TTL);
