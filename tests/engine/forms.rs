@@ -890,6 +890,20 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
+/// A plain lock goes to the next in the local queue. Returns the node that was asked how many
+/// others wait, which are so many, and the next lease.
+fn handed_over(scenario: &mut Scenario, lease: Lease, others: i64) -> (usize, Lease) {
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
+        panic!("{acted:?}")
+    };
+    scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
+    scenario.reply(counted, Reply::Integer(1 + 2 * others));
+    scenario.replies(ALL, Reply::Ok);
+    (counted, scenario.acquired().unwrap())
+}
+
 /// K9: a local queue of the same client may have seen others at another node: it has no position
 /// where the other kind has one, so that is left (W12).
 #[test]
@@ -904,16 +918,9 @@ fn k9_position_that_a_local_queue_does_not_share_is_left() {
     });
     let queue_node = standing(&mut scenario, share());
     for others in [0, 1] {
-        scenario.engine.abandon(scenario.now, lease);
-        let acted = scenario.drain();
-        let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
-            panic!("{acted:?}")
-        };
-        assert_eq!(counted != queue_node, others == 1);
-        scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
-        scenario.reply(counted, Reply::Integer(1 + 2 * others));
-        scenario.replies(ALL, Reply::Ok);
-        lease = scenario.acquired().unwrap();
+        let (node, next) = handed_over(&mut scenario, lease, others);
+        assert_eq!(node != queue_node, others == 1);
+        lease = next;
     }
     scenario.engine.abandon(scenario.now, lease);
     let acted = scenario.drain();
@@ -938,16 +945,9 @@ fn k9_position_of_a_local_queue_that_holds_the_lock_elsewhere_is_left() {
     let mut lease = scenario.acquired().unwrap();
     for others in [0, 1] {
         wait(&mut scenario, plain("r"), 100 * SECOND);
-        scenario.engine.abandon(scenario.now, lease);
-        let acted = scenario.drain();
-        let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
-            panic!("{acted:?}")
-        };
-        assert_eq!(counted != queue_node, others == 1);
-        scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
-        scenario.reply(counted, Reply::Integer(1 + 2 * others));
-        scenario.replies(ALL, Reply::Ok);
-        lease = scenario.acquired().unwrap();
+        let (node, next) = handed_over(&mut scenario, lease, others);
+        assert_eq!(node != queue_node, others == 1);
+        lease = next;
     }
     scenario.engine.abandon(scenario.now, expired);
     assert_eq!(scenario.drain()[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
