@@ -57,6 +57,29 @@ impl Bug {
     }
 }
 
+/// What a copy of the workspace needs to build its tests.
+const PARTS: [&str; 12] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "README.md",
+    "build.rs",
+    "build",
+    "docs",
+    "src",
+    "benches",
+    "examples",
+    "tests",
+    "testbed",
+    "cli",
+];
+
+/// Copies what the tests of the workspace are built from, as [`copy`] does.
+pub fn copy_workspace(from: &Path, to: &Path) {
+    for part in PARTS {
+        copy(&from.join(part), &to.join(part));
+    }
+}
+
 /// All of a folder, by name.
 pub fn all(folder: &Path) -> Vec<Bug> {
     let mut bugs = Vec::new();

@@ -5,23 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testbed::bug::{all, copy, write_if_other};
-
-/// What a copy of the crate needs to build this test.
-const PARTS: [&str; 12] = [
-    "Cargo.toml",
-    "Cargo.lock",
-    "README.md",
-    "build.rs",
-    "build",
-    "docs",
-    "src",
-    "benches",
-    "examples",
-    "tests/sim",
-    "testbed",
-    "cli",
-];
+use testbed::bug::{all, copy, copy_workspace, write_if_other};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -38,9 +22,7 @@ pub fn plant_all(filter: &str, seeds: u64) -> bool {
     bugs.retain(|bug| bug.name.contains(filter));
     let place = root().join("target/sim-bugs");
     let tree = place.join("tree");
-    for part in PARTS {
-        copy(&root().join(part), &tree.join(part));
-    }
+    copy_workspace(&root(), &tree);
     let mut missed = Vec::new();
     println!("{:<34} {:>8}  found by", "bug", "seeds");
     for bug in &bugs {

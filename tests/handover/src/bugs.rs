@@ -4,19 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testbed::bug::{all, copy, write_if_other};
-
-/// What a copy needs, seen from the folder of the library.
-const PARTS: [&str; 7] = [
-    "src/client/leader_follower.rs",
-    "tests/handover/Cargo.toml",
-    "tests/handover/Cargo.lock",
-    "tests/handover/src",
-    "testbed/Cargo.toml",
-    "testbed/src",
-    // The crate testbed reads it.
-    "docs/masters.md",
-];
+use testbed::bug::{all, copy, copy_workspace, write_if_other};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -29,8 +17,8 @@ fn folder() -> PathBuf {
 /// Which test fails on the copy, if one does.
 fn hunt(tree: &Path, build: &Path) -> Option<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--offline", "tests::"])
-        .current_dir(tree.join("tests/handover"))
+        .args(["test", "--locked", "-p", "handover", "tests::"])
+        .current_dir(tree)
         .env("CARGO_TARGET_DIR", build)
         .output()
         .expect("cargo can be run");
@@ -50,13 +38,11 @@ fn every_bug_has_its_place_in_the_source() {
 }
 
 #[test]
-#[ignore = "scripts/handover --bugs runs it"]
+#[ignore = "scripts/simulate --thread-bugs runs it"]
 fn planted_bugs_are_found() {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bugs");
+    let place = root().join("target/handover-bugs");
     let tree = place.join("tree");
-    for part in PARTS {
-        copy(&root().join(part), &tree.join(part));
-    }
+    copy_workspace(&root(), &tree);
     assert_eq!(hunt(&tree, &place.join("build")), None, "without a bug");
     let wanted = std::env::var("MUXLOCK_HANDOVER_BUG").unwrap_or_default();
     let mut missed = Vec::new();

@@ -34,7 +34,7 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{command:?}: {error}; run scripts/interop"))?;
+            .map_err(|error| format!("{command:?}: {error}; run tests/interop/run"))?;
         let input = process.stdin.take().ok_or("the process has no input")?;
         let output = process.stdout.take().ok_or("the process has no output")?;
         let (sender, lines) = mpsc::channel();

@@ -1,6 +1,6 @@
 //! muxlock and other Redlock clients on the same five masters.
 //!
-//! Each case of `cases.rs` runs with each peer. `scripts/interop` installs the peers that are not
+//! Each case of `cases.rs` runs with each peer. `tests/interop/run` installs the peers that are not
 //! written in Rust; without it, their tests are ignored.
 
 #![cfg(test)]

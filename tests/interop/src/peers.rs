@@ -12,7 +12,7 @@ use crate::{Failure, Peer};
 /// What begins the keys of pottery.
 const POTTERY_PREFIX: &str = "redlock:";
 
-/// Where scripts/interop installs what is not written in Rust.
+/// Where tests/interop/run installs what is not written in Rust.
 fn installed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/interop")
 }
@@ -64,7 +64,7 @@ fn redlock(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
     Ok(Box::new(Redlock::new(scene.masters.urls())))
 }
 
-/// Grants are part of the output, which scripts/interop shows.
+/// Grants are part of the output, which tests/interop/run shows.
 fn contend(scene: &Scene, peers: Vec<(&'static str, Box<dyn Peer>)>) -> Result<(), Failure> {
     let counts = share(scene, peers)?;
     let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -115,28 +115,28 @@ with_peer! { rslock, "", [peer_extends, peer_extends_too_late] }
 with_peer! { redlock, "", [] }
 
 with_peer! {
-    #[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
+    #[cfg_attr(not(feature = "node"), ignore = "run tests/interop/run, which installs it")]
     node_redlock_5, "", [peer_extends, peer_extends_too_late, sets_exclude_each_other]
 }
 
 with_peer! {
-    #[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
+    #[cfg_attr(not(feature = "node"), ignore = "run tests/interop/run, which installs it")]
     node_redlock_4, "", [peer_extends, peer_extends_too_late, sets_exclude_each_other]
 }
 
 with_peer! {
     // It has no extension.
-    #[cfg_attr(not(feature = "python"), ignore = "run scripts/interop, which installs it")]
+    #[cfg_attr(not(feature = "python"), ignore = "run tests/interop/run, which installs it")]
     redlock_py, "", []
 }
 
 with_peer! {
-    #[cfg_attr(not(feature = "python"), ignore = "run scripts/interop, which installs it")]
+    #[cfg_attr(not(feature = "python"), ignore = "run tests/interop/run, which installs it")]
     pottery, super::POTTERY_PREFIX, [peer_extends, peer_extends_too_late]
 }
 
 with_peer! {
-    #[cfg_attr(not(feature = "go"), ignore = "run scripts/interop, which builds it")]
+    #[cfg_attr(not(feature = "go"), ignore = "run tests/interop/run, which builds it")]
     redsync, "", [peer_extends, peer_extends_too_late]
 }
 

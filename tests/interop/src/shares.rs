@@ -191,14 +191,14 @@ fn contend(test: &str, makes: &[Make]) -> Result<(), Failure> {
 }
 
 #[test]
-#[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
+#[cfg_attr(not(feature = "node"), ignore = "run tests/interop/run, which installs it")]
 fn shares_of_two_of_each() -> Result<(), Failure> {
     use Make::{Muxlock, NodeRedlock5, Rslock};
     contend("each", &[Muxlock, Muxlock, NodeRedlock5, NodeRedlock5, Rslock, Rslock])
 }
 
 #[test]
-#[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
+#[cfg_attr(not(feature = "node"), ignore = "run tests/interop/run, which installs it")]
 fn shares_of_one_beside_four_of_node_redlock_5() -> Result<(), Failure> {
     use Make::{Muxlock, NodeRedlock5};
     contend("node", &[Muxlock, NodeRedlock5, NodeRedlock5, NodeRedlock5, NodeRedlock5])
