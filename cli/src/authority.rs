@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use muxlock::testing::{Master, TlsFiles};
 use muxlock::unstable_tool::Folder;
 
-/// The script that makes them; `scripts/tls` runs it too.
+/// The script that makes them; `tests/tls/run` runs it too.
 const SCRIPT: &str = include_str!("authority.sh");
 
 /// An authority that has signed one certificate, for servers on this machine. Its files are removed

@@ -1,7 +1,7 @@
 //! `muxlock run` and all that a command starts: nothing of it lives beside the next holder.
 //!
 //! Each trial is drawn: a way to start descendants that leave the command's process group or are
-//! deaf, what happens to the lock, and when. More trials than by default: `scripts/descendants`.
+//! deaf, what happens to the lock, and when. More trials than by default: `scripts/release run`.
 
 use std::collections::BTreeMap;
 use std::env;

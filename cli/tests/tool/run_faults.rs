@@ -1,6 +1,6 @@
 //! `muxlock run` under faults: the command is over before another client's begins.
 //!
-//! More repetitions than by default: `scripts/guard`.
+//! More repetitions than by default: `scripts/release run`.
 
 use std::env;
 use std::fs;
