@@ -279,9 +279,11 @@ impl Driver {
         self.unread = false;
         for node in 0..self.nodes.len() {
             let unread = std::mem::take(&mut self.nodes[node].unread);
-            // If the caller has not polled for long, the replies might be there unread.
+            // If the process was paused, the replies might be there unread: a timeout counts only
+            // after a look at the socket.
             let to_the_end = unread || self.engine.node(node).is_overdue(now);
-            if to_the_end || self.nodes[node].deferred.is_some() {
+            let owes = is_due && !self.engine.node(node).is_idle();
+            if to_the_end || owes || self.nodes[node].deferred.is_some() {
                 self.read_node(node, to_the_end);
             }
         }

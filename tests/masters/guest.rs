@@ -1049,29 +1049,33 @@ fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
 /// parts.
 #[test]
 fn answers_that_were_there_in_time_count_after_a_pause() {
-    const LOCKS: usize = 1_000;
-    let servers: Vec<_> = (0..5).map(|_| Scripted::well_behaved()).collect();
-    let node_timeout = Duration::from_millis(400);
-    let config = patient(servers.iter().map(Scripted::url)).node_timeout(node_timeout);
-    let mut mux =
-        Standalone::new(config.restart_guard(RestartGuard::Off).config().unwrap()).unwrap();
-    mux.mux_mut().connect();
-    while mux.mux().nodes().any(|node| node.state != NodeState::Ready) {
-        mux.wait(SOON).unwrap();
-    }
-    for i in 0..LOCKS {
-        mux.mux_mut().try_lock(format!("job:{i}"), TTL).unwrap();
-    }
-    // More than all of them need.
-    (0..2).for_each(|_| mux.mux_mut().flush());
-    pause(4 * node_timeout);
-    for _ in 0..LOCKS {
-        let (_, done) = loop {
-            match mux.mux_mut().poll_done() {
-                Some(done) => break done,
-                None => mux.wait(SOON).unwrap(),
+    // The second pause is too short for a connection to be doubted.
+    for (locks, node_timeout, pauses) in [(1_000, 400, 4), (8, 40, 2)] {
+        let servers: Vec<_> = (0..5).map(|_| Scripted::well_behaved()).collect();
+        let node_timeout = Duration::from_millis(node_timeout);
+        let config = patient(servers.iter().map(Scripted::url)).node_timeout(node_timeout);
+        let mut mux =
+            Standalone::new(config.restart_guard(RestartGuard::Off).config().unwrap()).unwrap();
+        mux.mux_mut().connect();
+        while mux.mux().nodes().any(|node| node.state != NodeState::Ready) {
+            mux.wait(SOON).unwrap();
+        }
+        for i in 0..locks {
+            mux.mux_mut().try_lock(format!("job:{i}"), TTL).unwrap();
+        }
+        // More than all of them need.
+        (0..2).for_each(|_| mux.mux_mut().flush());
+        pause(pauses * node_timeout);
+        // A wait that a signal ends announces no socket.
+        mux.mux_mut().handle_timeout();
+        for _ in 0..locks {
+            let (_, done) = loop {
+                match mux.mux_mut().poll_done() {
+                    Some(done) => break done,
+                    None => mux.wait(SOON).unwrap(),
+                };
             };
-        };
-        assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");
+            assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");
+        }
     }
 }
