@@ -81,12 +81,11 @@ impl KeepAlive {
 
     /// Calls `on_loss` once if the lock is lost.
     ///
-    /// The callback runs on the thread that all renewed locks of the client share. Keep it short,
-    /// because it delays other callbacks, and renewals while no other thread uses the client. A
-    /// panic in it does not end the thread. After `unlock`, `stop` or the drop of the lock, it is
-    /// no longer called; a call that already runs continues. A logger that blocks that thread
-    /// delays the callback. [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on that
-    /// thread.
+    /// The callback runs on a thread that starts for it, so a slow one delays neither renewals nor
+    /// other callbacks. Of one client, 16 run at the same time; further ones wait. A panic in it ends
+    /// that thread only. After `unlock`, `stop` or the drop of the lock, it is no longer called; a
+    /// call that already runs continues. [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not
+    /// depend on any thread.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }
     }

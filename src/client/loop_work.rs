@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::connect::ConnectError;
-use super::keep_alive::RenewedLock;
+use super::keep_alive::{Callbacks, RenewedLock};
 use super::leader_follower::{Begun, Poll, Work};
 use super::poller::{Poller, Precision};
 use super::readiness::{self, ReadyVerdict, Voter};
@@ -113,6 +113,7 @@ pub(super) struct LoopWork {
     /// In any other process, nothing of the driver may be touched (R24).
     owner: OwnerProcess,
     signals: Arc<Signals>,
+    callbacks: Arc<Callbacks>,
     /// The acquisitions in flight that can be cancelled.
     cancellable: HashMap<OpId, Arc<Cancel>>,
     /// The acquisitions that a signal has ended, with the reason, until their threads know it.
@@ -120,7 +121,7 @@ pub(super) struct LoopWork {
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
     renewed: HashMap<OpId, Arc<RenewedLock>>,
-    /// Locks that were lost, for the thread that calls `on_loss`.
+    /// Locks that were lost, for the thread that reports them.
     losses: Vec<Arc<RenewedLock>>,
     /// The latest reading of the clock.
     now: Moment,
@@ -132,12 +133,18 @@ pub(super) struct LoopWork {
 }
 
 impl LoopWork {
-    pub(super) fn new(driver: Driver, owner: OwnerProcess, signals: Arc<Signals>) -> LoopWork {
+    pub(super) fn new(
+        driver: Driver,
+        owner: OwnerProcess,
+        signals: Arc<Signals>,
+        callbacks: Arc<Callbacks>,
+    ) -> LoopWork {
         let now = Clock.now();
         LoopWork {
             driver,
             owner,
             signals,
+            callbacks,
             cancellable: HashMap::new(),
             stopped: Vec::new(),
             watches: BTreeMap::new(),
@@ -617,7 +624,7 @@ impl Work for LoopWork {
 
     #[inline]
     fn report(&mut self) -> Option<Records> {
-        self.driver.records.take()
+        self.driver.records.take().and_then(|records| self.callbacks.write_elsewhere(records))
     }
 
     fn deliver(report: Records) {
@@ -740,7 +747,7 @@ mod tests {
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
         let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
         let signals = Arc::new(Signals::new(waker));
-        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals);
+        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals, Arc::default());
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let patience = Patience::OneRound;
@@ -824,7 +831,7 @@ mod tests {
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
         let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
         let signals = Arc::new(Signals::new(waker));
-        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals);
+        let mut loop_work = LoopWork::new(driver, OwnerProcess::current(), signals, Arc::default());
         loop_work.get_ready();
         let now = Clock.now();
         let watch = Watch::Losses(now.after(Duration::from_secs(60)));

@@ -39,6 +39,14 @@ impl Records {
         if self.is_empty() { None } else { Some(std::mem::take(self)) }
     }
 
+    /// Adds records that were taken before.
+    pub(crate) fn append(&mut self, mut others: Records) {
+        let room = RECORDS_MAX - self.records.len();
+        self.missed += others.missed + others.records.len().saturating_sub(room) as u64;
+        others.records.truncate(room);
+        self.records.append(&mut others.records);
+    }
+
     pub(crate) fn write(self) {
         for (level, text) in &self.records {
             log::log!(target: "muxlock", *level, "{text}");

@@ -291,6 +291,30 @@ fn callback_that_panics_spares_the_thread_and_other_locks() {
     drop(lost);
 }
 
+/// One callback does not return; the others' locks are renewed, and further losses are told in time.
+#[test]
+fn callback_that_does_not_return_delays_no_renewal_and_no_callback() {
+    let (_masters, redlock) = start(3);
+    let calm = keep(&redlock, "calm", SHORT, KeepAlive::default());
+    let ((to_begin, begun), (to_end, end)) = (mpsc::channel(), mpsc::channel::<()>());
+    let end = Mutex::new(end);
+    let slow = KeepAlive::default().renewals_max(0).on_loss(move |_| {
+        to_begin.send(()).unwrap();
+        let _ = end.lock().unwrap().recv();
+    });
+    let slow = keep(&redlock, "slow", SHORT, slow);
+    begun.recv_timeout(3 * SHORT).expect("the loss is told");
+    let (how, losses) = telling(KeepAlive::default().renewals_max(0));
+    let third = keep(&redlock, "third", SHORT, how);
+    let loss = losses.recv_timeout(3 * SHORT).expect("the loss is told");
+    assert!(!loss.remaining.is_zero(), "it is told in time");
+    let renewals = calm.renewals();
+    within(SHORT, "the other is renewed", || calm.renewals() > renewals + 1);
+    drop(to_end);
+    drop((slow, third));
+    assert!(calm.unlock().unwrap().was_held());
+}
+
 /// It may give up the lock that it is told of, and keep another.
 #[test]
 fn callback_may_use_the_client() {

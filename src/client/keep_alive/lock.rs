@@ -509,7 +509,7 @@ mod tests {
             let waiting = scope.spawn(|| kept.wait_for_loss(Duration::MAX));
             assert!(give_back(&kept.renewed).is_none());
             kept.renewed.report_at(Moment::START);
-            kept.renewed.call_on_loss();
+            kept.renewed.begin_report();
             assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
         });
         let overdue = self::kept(SECOND / 20, SECOND / 100);
@@ -527,7 +527,7 @@ mod tests {
         };
         let of_the_renewer = |renewed: &RenewedLock| {
             renewed.report_at(Moment::START);
-            renewed.call_on_loss();
+            renewed.begin_report();
         };
         type Report<'a> = &'a dyn Fn(&RenewedLock);
         let table: [(Report<'_>, _); 2] =

@@ -1,5 +1,6 @@
 //! Locks that are renewed while they are held.
 
+mod callbacks;
 mod error;
 mod lock;
 #[cfg(unix)]
@@ -7,6 +8,7 @@ mod loss_event;
 mod renewed_lock;
 mod renewer;
 
+pub(super) use callbacks::Callbacks;
 pub use error::{KeepAliveError, KeepAliveErrorKind};
 pub use lock::{KeptLock, LossWatch};
 pub(super) use renewed_lock::RenewedLock;

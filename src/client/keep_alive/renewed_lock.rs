@@ -1,4 +1,4 @@
-//! The state of a renewed lock: its holder shares it with the loop and with the thread that reports
+//! The state of a renewed lock: its holder shares it with the loop and with the threads that report
 //! losses.
 
 use std::mem::replace;
@@ -13,10 +13,10 @@ use crate::proto::{Lease, OpId, Terms};
 use crate::sys::clock::Clock;
 use crate::validity::Ttl;
 
-/// The thread that calls `on_loss` checks the lock itself when this part of the notice has passed.
+/// The thread that reports losses checks the lock itself when this part of the notice has passed.
 const OVERDUE_PART: u32 = 8;
 
-/// A lock that the loop renews. Its holder, the loop and the thread that calls `on_loss` share
+/// A lock that the loop renews. Its holder, the loop and the thread that reports losses share
 /// this.
 pub(in crate::client) struct RenewedLock {
     /// Expired; it names the resource and the token.
@@ -30,7 +30,7 @@ pub(in crate::client) struct RenewedLock {
 
 struct RenewedLockState {
     lease_at: LeaseAt,
-    /// Its captured values are dropped by the holder or by the thread that calls it, not in the
+    /// Its captured values are dropped by the holder or by a thread that calls it, not in the
     /// loop: the holder takes it when it gives the lock up.
     on_loss: Option<OnLoss>,
     /// The validity that the holder sees. A renewal raises it only before this deadline, never
@@ -40,8 +40,8 @@ struct RenewedLockState {
     loss: Option<LossCause>,
     #[cfg(unix)]
     loss_event: Option<super::loss_event::LossEvent>,
-    /// Whether `on_loss` was called.
-    was_called: bool,
+    /// Whether the loss was passed on to `on_loss`.
+    was_reported: bool,
     error: Option<LockError>,
     renewals: u32,
     /// A renewal has failed, and none has succeeded since: the loop was in time.
@@ -111,7 +111,7 @@ impl RenewedLock {
                 loss: None,
                 #[cfg(unix)]
                 loss_event: None,
-                was_called: false,
+                was_reported: false,
                 error: None,
                 renewals: 0,
                 has_failed: false,
@@ -282,28 +282,31 @@ impl RenewedLock {
     /// When a loss is overdue, if none was reported.
     pub(in crate::client) fn overdue_at(&self) -> Option<Moment> {
         let state = self.lock();
-        let is_over = state.was_called || matches!(state.lease_at, LeaseAt::Gone);
+        let is_over = state.was_reported || matches!(state.lease_at, LeaseAt::Gone);
         (!is_over).then(|| state.overdue_at())
     }
 
-    /// Calls `on_loss`, once, if the lock is lost and its holder has not given it up.
-    pub(super) fn call_on_loss(&self) {
+    /// Records a loss that is overdue. Returns whether `on_loss` is to be called: once, if the lock
+    /// is lost and its holder has not given it up.
+    pub(super) fn begin_report(&self) -> bool {
         let mut state = self.lock();
         let now = Clock.now();
         if now >= state.overdue_at() {
             state.record_if_due(now);
             self.lost.notify_all();
         }
-        let (Some(cause), false) = (state.loss, matches!(state.lease_at, LeaseAt::Gone)) else {
+        let is_lost = state.loss.is_some() && !matches!(state.lease_at, LeaseAt::Gone);
+        is_lost && !replace(&mut state.was_reported, true) && state.on_loss.is_some()
+    }
+
+    /// Calls `on_loss`, after [`begin_report`](RenewedLock::begin_report), unless the holder has
+    /// given the lock up.
+    pub(super) fn call_on_loss(&self) {
+        let state = self.lock();
+        let (Some(cause), Some(on_loss)) = (state.loss, state.on_loss.clone()) else {
             return;
         };
-        if replace(&mut state.was_called, true) {
-            return;
-        }
-        let Some(on_loss) = state.on_loss.clone() else {
-            return;
-        };
-        let loss = self.report(&state, cause, now);
+        let loss = self.report(&state, cause, Clock.now());
         drop(state);
         // The callback is the caller's; the panic hook has reported the panic.
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));

@@ -1,5 +1,5 @@
-//! The thread that waits for losses of a client's renewed locks, and calls `on_loss`. It exists
-//! while locks are renewed, and for one to two seconds after the last.
+//! The thread that waits for losses of a client's renewed locks. It exists while locks are renewed,
+//! and for one to two seconds after the last. It calls nothing of the caller's: see `callbacks.rs`.
 //!
 //! The engine renews the locks, on whichever thread runs the loop; that is this one while no other
 //! uses the client. If the thread that runs the loop is delayed, this one notices itself that a
@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::KeepAliveErrorKind;
+use super::callbacks::Callbacks;
 use super::renewed_lock::RenewedLock;
 use crate::client::Shared;
 use crate::client::leader_follower::Limit;
@@ -33,6 +34,7 @@ pub(in crate::client) struct Renewer {
     state: Mutex<RenewerState>,
     /// Notified when the first lock is renewed.
     changed: Condvar,
+    callbacks: Arc<Callbacks>,
 }
 
 struct RenewerState {
@@ -45,10 +47,10 @@ struct RenewerState {
 }
 
 impl Renewer {
-    pub(in crate::client) fn new() -> Renewer {
+    pub(in crate::client) fn new(callbacks: Arc<Callbacks>) -> Renewer {
         let state =
             RenewerState { locks: BTreeMap::new(), so_far: 0, shared: None, has_thread: false };
-        Renewer { state: Mutex::new(state), changed: Condvar::new() }
+        Renewer { state: Mutex::new(state), changed: Condvar::new(), callbacks }
     }
 
     /// Another lock will be renewed. [`remove`](Renewer::remove) must follow.
@@ -89,9 +91,11 @@ impl Renewer {
     }
 
     fn run(&self) {
-        // A panic of a logger, or of a value that a callback has captured, ends one iteration only.
+        Callbacks::mark_renewal_thread();
+        // A panic ends one iteration only: other locks rely on the thread.
         let mut check_at = Moment::START;
-        while !matches!(survive(|| self.turn(&mut check_at)), Some(Turn::Last)) {}
+        let mut turn = || catch_unwind(AssertUnwindSafe(|| self.turn(&mut check_at)));
+        while !matches!(turn(), Ok(Turn::Last)) {}
     }
 
     fn turn(&self, check_at: &mut Moment) -> Turn {
@@ -115,7 +119,7 @@ impl Renewer {
             None => Vec::new(),
             Some(_) => unreachable!("the losses were asked for"),
         };
-        call_on_loss(losses);
+        self.report(losses);
         Turn::More
     }
 
@@ -134,7 +138,7 @@ impl Renewer {
         };
         let (due, others): (Vec<_>, Vec<_>) = locks.into_iter().partition(is_due);
         drop(others);
-        call_on_loss(due);
+        self.report(due);
         check_at.min(now.after(SLEEP_MAX))
     }
 
@@ -150,24 +154,18 @@ impl Renewer {
         Turn::More
     }
 
+    /// Records the losses, and has the callbacks called.
+    fn report(&self, losses: Vec<Arc<RenewedLock>>) {
+        for renewed in losses {
+            if renewed.begin_report() {
+                self.callbacks.call_on_loss(renewed);
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, RenewerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn call_on_loss(losses: Vec<Arc<RenewedLock>>) {
-    for renewed in losses {
-        // The other callbacks run even if dropping the captured values of one panics.
-        survive(|| {
-            renewed.call_on_loss();
-            drop(renewed);
-        });
-    }
-}
-
-/// A panic must not end the thread: other locks rely on it.
-fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(run)).ok()
 }
 
 enum Turn {
