@@ -93,7 +93,7 @@ impl LockGuard {
         self.lease().rounds()
     }
 
-    /// The TTL of the acquisition, or of the last extension that succeeded.
+    /// The TTL of the acquisition, or of the last extension that lengthened the lock.
     pub fn ttl(&self) -> Duration {
         self.lease().ttl()
     }

@@ -84,8 +84,11 @@ impl Engine {
             return false;
         }
         held.granted = won.granted;
-        held.deadline = held.deadline.max(won.deadline);
-        held.claim.ttl = self.rounds.claim(round).ttl;
+        // One that is shorter than what was left changes nothing, so later renewals are as before.
+        if won.deadline > held.deadline {
+            held.deadline = won.deadline;
+            held.claim.ttl = self.rounds.claim(round).ttl;
+        }
         self.stats.extended += 1;
         if self.waits.local.has_any() {
             let Claim { key, token, .. } = &held.claim;

@@ -816,6 +816,7 @@ fn held_lock_extended_by_less_is_not_shortened() {
         assert!(pttl(master, KEY) >= LONG_MS, "R27: {}", pttl(master, KEY));
     }
     assert!(lock.remaining() > Duration::from_millis(LONG_MS as u64));
+    assert_eq!(lock.ttl(), TTL, "what extends it again must not shorten it either");
 }
 
 #[test]
