@@ -6,6 +6,7 @@ use super::doubt::Doubt;
 use super::kind::Claim;
 use crate::config::Config;
 use crate::fencing::FencingToken;
+use crate::keep_alive::LossCause;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
 use crate::resource::{Key, Resource};
@@ -67,7 +68,7 @@ impl Lease {
         self.fencing
     }
 
-    /// The TTL of the acquisition, or of the last extension that succeeded.
+    /// The TTL of the acquisition, or of the last extension that lengthened the lock.
     pub fn ttl(&self) -> Duration {
         self.claim.ttl.as_duration()
     }
@@ -230,7 +231,21 @@ impl Released {
     /// the end of the validity, even a quorum of confirmations is no proof, because a delayed SET
     /// might have run after another client's lock.
     pub fn was_held(&self) -> bool {
-        self.was_valid && self.confirmed >= quorum(self.confirmed + self.absent + self.unknown)
+        self.was_valid && self.confirmed >= self.quorum()
+    }
+
+    /// The loss that this proves of a lock whose validity had not ended when the work did: the
+    /// release came after its end, or a quorum had no key. Nodes that did not answer prove nothing.
+    pub(crate) fn loss(&self) -> Option<LossCause> {
+        match (self.absent >= self.quorum(), self.was_valid) {
+            (true, _) => Some(LossCause::Gone),
+            (false, false) => Some(LossCause::Late),
+            (false, true) => None,
+        }
+    }
+
+    fn quorum(&self) -> usize {
+        quorum(self.confirmed + self.absent + self.unknown)
     }
 }
 
@@ -239,6 +254,23 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_release_proves_a_loss_by_a_quorum_of_absences_or_by_its_time() {
+        let table = [
+            ((3, 0, 0, true), None),
+            ((1, 1, 1, true), None),
+            ((1, 0, 2, true), None),
+            ((1, 2, 0, true), Some(LossCause::Gone)),
+            ((0, 3, 2, false), Some(LossCause::Gone)),
+            ((3, 0, 0, false), Some(LossCause::Late)),
+            ((0, 1, 2, false), Some(LossCause::Late)),
+        ];
+        for ((confirmed, absent, unknown, was_valid), loss) in table {
+            let released = Released { confirmed, absent, unknown, was_valid };
+            assert_eq!(released.loss(), loss, "{released:?}");
+        }
+    }
 
     /// F17: the number stays with what stands in for a lease.
     #[test]

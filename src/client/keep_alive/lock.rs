@@ -270,13 +270,12 @@ impl KeptLock {
     pub(in crate::client) fn end_work(self) -> Result<(), Error> {
         self.check()?;
         let resource = self.resource().clone();
-        match self.unlock() {
-            Ok(released) if !released.was_held() => {
-                let cause = if released.absent > 0 { LossCause::Gone } else { LossCause::Late };
+        // If no quorum confirms the release, the lock was held all the same.
+        match self.unlock().ok().and_then(|released| released.loss()) {
+            Some(cause) => {
                 Err(Error::Lost(Loss { resource, cause, remaining: Duration::ZERO, error: None }))
             }
-            // If no quorum confirms the release, the lock was held all the same.
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
