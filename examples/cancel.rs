@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("waiting; press Enter to give up");
     let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(3600));
-    match waiter.try_lock_for("report:daily", ttl, wait) {
+    match waiter.redlock().try_lock_for("report:daily", ttl, wait) {
         Ok(lock) => {
             println!("held for another {:?}", lock.remaining());
             if !lock.unlock()?.was_held() {

@@ -273,7 +273,7 @@ fn cancelled_waiter_ends_its_waits_and_no_others() {
         // One of them runs the loop, the others sleep; some wait for their turn in the queue.
         let wait = |waiter: &super::Waiter, resource: &'static str| {
             let waiter = waiter.clone();
-            scope.spawn(move || kind(waiter.try_lock_for(resource, TTL, LONG)))
+            scope.spawn(move || kind(waiter.redlock().try_lock_for(resource, TTL, LONG)))
         };
         let mine: Vec<_> = (0..4).map(|_| wait(&waiter, "held")).collect();
         let others: Vec<_> = (0..2).map(|_| wait(&other, "held")).collect();
@@ -283,8 +283,11 @@ fn cancelled_waiter_ends_its_waits_and_no_others() {
             assert_eq!(waiting.join().unwrap(), Some(LockErrorKind::Cancelled));
         }
         assert!(others.iter().all(|waiting| !waiting.is_finished()) && !other.is_cancelled());
-        assert_eq!(kind(waiter.try_lock_for("free", TTL, LONG)), Some(LockErrorKind::Cancelled));
-        assert_eq!(kind(redlock.waiter().try_lock_for("free", TTL, LONG)), None);
+        assert_eq!(
+            kind(waiter.redlock().try_lock_for("free", TTL, LONG)),
+            Some(LockErrorKind::Cancelled)
+        );
+        assert_eq!(kind(redlock.waiter().redlock().try_lock_for("free", TTL, LONG)), None);
         assert!(held.unlock().unwrap().was_held());
         for waiting in others {
             assert_eq!(waiting.join().unwrap(), None);
@@ -293,7 +296,7 @@ fn cancelled_waiter_ends_its_waits_and_no_others() {
     assert_eq!(redlock.shared.threads.look_at(|work| work.counts()), (0, 0, 0));
     is_clean(&redlock, &servers);
     redlock.close();
-    let both = waiter.try_lock_for("free", TTL, LONG);
+    let both = waiter.redlock().try_lock_for("free", TTL, LONG);
     assert_eq!(kind(both), Some(LockErrorKind::Closed), "nobody else gets a lock either");
 }
 
@@ -306,7 +309,7 @@ fn cancelled_wait_ends_at_once_though_nothing_else_wakes_the_loop() {
     for count in [1, 4] {
         let waiter = redlock.waiter();
         thread::scope(|scope| {
-            let wait = || kind(waiter.try_lock_for("own", TTL, LONG));
+            let wait = || kind(waiter.redlock().try_lock_for("own", TTL, LONG));
             let waiting: Vec<_> = (0..count).map(|_| scope.spawn(wait)).collect();
             soon("all wait", || in_flight(&redlock) == count);
             let start = Clock.now();
@@ -335,7 +338,7 @@ fn end_of_a_whole_queue_asks_no_master() {
         [(&redlock, &waiter, &|| waiter.cancel()), (&closed, &other, &|| closed.close())];
     for (redlock, waiter, end) in ends {
         thread::scope(|scope| {
-            let wait = || waiter.try_lock_for("held", TTL, LONG).map(drop);
+            let wait = || waiter.redlock().try_lock_for("held", TTL, LONG).map(drop);
             let waiting: Vec<_> = (0..64).map(|_| scope.spawn(wait)).collect();
             soon("all wait", || in_flight(redlock) == 64);
             let before = redlock.stats().rounds;
@@ -361,7 +364,7 @@ fn cancelled_order_that_is_taken_back_leaves_nothing() {
     let waiter = redlock.waiter();
     let let_go = redlock.shared.threads.hold_poller();
     thread::scope(|scope| {
-        let wait = || kind(waiter.try_lock_for("held", TTL, 5 * WAIT));
+        let wait = || kind(waiter.redlock().try_lock_for("held", TTL, 5 * WAIT));
         let waiting = scope.spawn(wait);
         soon("it is begun", || in_flight(&redlock) == 1);
         let let_loop_go = redlock.shared.threads.hold_loop();

@@ -1,24 +1,21 @@
 //! Waits that another thread can end.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Redlock, Shared};
 
-/// A client whose waits for locks can be cancelled. It comes from [`Redlock::waiter`].
+/// Ends waits for locks from another thread. It comes from [`Redlock::waiter`].
 ///
-/// It dereferences to a [`Redlock`], so every call that takes a lock, of any kind, is there, and
-/// `&waiter` can be passed where a `&Redlock` is wanted. All clones share one signal:
-/// [`cancel`](Waiter::cancel) on any of them, from any thread, ends every wait of all of them with
-/// [`Cancelled`](crate::LockErrorKind::Cancelled). The same holds for each handle that was made
-/// from it, such as [`fenced`](Redlock::fenced), [`semaphore`](Redlock::semaphore) and
-/// [`reentrant`](Redlock::reentrant). After that, none of them acquires another lock; take a new
-/// waiter from the client.
+/// Take locks, of any kind, from [`redlock`](Waiter::redlock). All clones of a waiter share one
+/// signal: [`cancel`](Waiter::cancel) on any of them, from any thread, ends every wait of all of
+/// them with [`Cancelled`](crate::LockErrorKind::Cancelled). The same holds for each handle that
+/// was made from that client, such as [`fenced`](Redlock::fenced),
+/// [`semaphore`](Redlock::semaphore) and [`reentrant`](Redlock::reentrant). After that, none of
+/// them acquires another lock; take a new waiter from the client.
 ///
 /// Locks that are held stay as they are, and their guards go on: they can be extended, renewed,
 /// handed over and released. The work of [`with_lock`](Redlock::with_lock) is not interrupted: let
-/// it check [`is_cancelled`](Waiter::is_cancelled). Calls on the whole client, such as
-/// [`close`](Redlock::close) and [`shutdown`](Redlock::shutdown), are still about the whole client.
+/// it check [`is_cancelled`](Waiter::is_cancelled).
 ///
 /// ```no_run
 /// use muxlock::{LockErrorKind, Redlock};
@@ -31,7 +28,7 @@ use super::{Redlock, Shared};
 /// std::thread::spawn(move || stop.cancel());
 ///
 /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(3600));
-/// match waiter.try_lock_all_for(["account:7", "account:9"], ttl, wait) {
+/// match waiter.redlock().try_lock_all_for(["account:7", "account:9"], ttl, wait) {
 ///     Ok(lock) => println!("held for {:?}", lock.remaining()),
 ///     Err(error) if error.kind() == LockErrorKind::Cancelled => println!("stopped"),
 ///     Err(error) => return Err(error.into()),
@@ -44,6 +41,13 @@ pub struct Waiter(Redlock);
 impl Waiter {
     pub(super) fn new(shared: Arc<Shared>) -> Waiter {
         Waiter(Redlock { shared, cancel: Some(Arc::default()) })
+    }
+
+    /// The client, bound to this waiter: [`cancel`](Waiter::cancel) ends the waits of this handle
+    /// and of its clones. Calls on the whole client, such as [`close`](Redlock::close) and
+    /// [`shutdown`](Redlock::shutdown), are still about the whole client.
+    pub fn redlock(&self) -> &Redlock {
+        &self.0
     }
 
     /// Ends every wait of this waiter and its clones with
@@ -62,14 +66,5 @@ impl Waiter {
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled())
-    }
-}
-
-/// The client, whose acquisitions this waiter ends.
-impl Deref for Waiter {
-    type Target = Redlock;
-
-    fn deref(&self) -> &Redlock {
-        &self.0
     }
 }

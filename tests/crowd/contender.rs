@@ -200,7 +200,7 @@ fn take_turns(thread: usize, part: &Part, waiter: &Waiter) {
     let mut grants = 0;
     while !waiter.is_cancelled() {
         let began = now();
-        match waiter.try_lock_for(&key, part.ttl, PATIENT) {
+        match waiter.redlock().try_lock_for(&key, part.ttl, PATIENT) {
             Ok(lock) => {
                 hold(thread, began, part, lock, part.keeps == Some(grants));
                 grants += 1;

@@ -79,7 +79,7 @@ fn wait_that_is_cancelled_leaves_no_place() {
     let (first, second) = (held.waiter(), held.waiter());
     let cancelled = first.waiter();
     let for_thread = cancelled.clone();
-    let waiting = thread::spawn(move || for_thread.try_lock_for(KEY, TTL, PATIENT));
+    let waiting = thread::spawn(move || for_thread.redlock().try_lock_for(KEY, TTL, PATIENT));
     held.soon_queued(1);
     let behind = thread::spawn(move || second.try_lock_for(KEY, TTL, PATIENT));
     held.soon_queued(2);

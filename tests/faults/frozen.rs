@@ -255,7 +255,7 @@ fn majority_that_dies_during_a_wait_ends_waits_for_a_holder() {
     let lock = holder.try_lock(KEY, LONG).unwrap();
     let waiter = control.waiter();
     std::thread::scope(|scope| {
-        let patient = scope.spawn(|| waiter.try_lock_for(KEY, LONG, WAIT));
+        let patient = scope.spawn(|| waiter.redlock().try_lock_for(KEY, LONG, WAIT));
         let others = [(); 3].map(|()| {
             scope.spawn(|| timed(|| waiting.try_lock_for(KEY, LONG, Wait::for_holder(WAIT))))
         });

@@ -215,7 +215,7 @@ fn guest_has_the_number_in_its_lease() {
 fn waiter_ends_the_waits_for_fenced_locks() {
     let (_masters, redlock) = start(3);
     let waiter = redlock.waiter();
-    let fenced = waiter.fenced();
+    let fenced = waiter.redlock().fenced();
     let lock = fenced.try_lock_for(KEY, TTL, TTL).unwrap();
     let waiting = std::thread::spawn({
         let fenced = fenced.clone();

@@ -111,7 +111,7 @@ fn cancelled_waits_leave_no_second_holder_and_no_key() {
         if call % 4 == 0 {
             waiters[call / 4 * 7 % THREADS].lock().unwrap().cancel();
         }
-        match waiter.try_lock_for("resource", TTL, WAIT) {
+        match waiter.redlock().try_lock_for("resource", TTL, WAIT) {
             Ok(lock) => {
                 assert_eq!(holder.swap(thread as u64, Ordering::SeqCst), u64::MAX);
                 assert_eq!(holder.swap(u64::MAX, Ordering::SeqCst), thread as u64);

@@ -15,17 +15,23 @@ type Kind = (&'static str, fn(&Waiter, LockGuard, Wait) -> Result<(), Error>);
 
 /// Each waits for something that another client has; the guard is of another lock of this client.
 const KINDS: [Kind; 10] = [
-    ("plain", |waiter, _, wait| over(waiter.try_lock_for("page", TTL, wait))),
-    ("set", |waiter, _, wait| over(waiter.try_lock_all_for(["a", "page"], TTL, wait))),
-    ("read", |waiter, _, wait| over(waiter.try_read_for("page", TTL, wait))),
-    ("write", |waiter, _, wait| over(waiter.try_write_for("page", TTL, wait))),
-    ("as", |waiter, _, wait| over(waiter.try_lock_as_for("page", "mine", TTL, wait))),
-    ("permit", |waiter, _, wait| over(waiter.semaphore("page", 1)?.try_acquire_for(TTL, wait))),
-    ("fenced", |waiter, _, wait| over(waiter.fenced().try_lock_for("page", TTL, wait))),
-    ("reentrant", |waiter, _, wait| over(waiter.reentrant("page")?.try_lock_for(TTL, wait))),
-    ("swap", |waiter, held, wait| over(waiter.swap_for(held, "page", TTL, wait))),
+    ("plain", |waiter, _, wait| over(waiter.redlock().try_lock_for("page", TTL, wait))),
+    ("set", |waiter, _, wait| over(waiter.redlock().try_lock_all_for(["a", "page"], TTL, wait))),
+    ("read", |waiter, _, wait| over(waiter.redlock().try_read_for("page", TTL, wait))),
+    ("write", |waiter, _, wait| over(waiter.redlock().try_write_for("page", TTL, wait))),
+    ("as", |waiter, _, wait| over(waiter.redlock().try_lock_as_for("page", "mine", TTL, wait))),
+    ("permit", |waiter, _, wait| {
+        over(waiter.redlock().semaphore("page", 1)?.try_acquire_for(TTL, wait))
+    }),
+    ("fenced", |waiter, _, wait| over(waiter.redlock().fenced().try_lock_for("page", TTL, wait))),
+    ("reentrant", |waiter, _, wait| {
+        over(waiter.redlock().reentrant("page")?.try_lock_for(TTL, wait))
+    }),
+    ("swap", |waiter, held, wait| over(waiter.redlock().swap_for(held, "page", TTL, wait))),
     ("with_lock", |waiter, _, wait| {
-        waiter.with_lock("page", TTL, wait, |_| -> Result<(), Error> { panic!("it has no lock") })
+        waiter
+            .redlock()
+            .with_lock("page", TTL, wait, |_| -> Result<(), Error> { panic!("it has no lock") })
     }),
 ];
 
@@ -49,7 +55,7 @@ fn cancel_ends_the_wait_for_each_kind_of_lock_and_no_held_one() {
     let held = held.map(Result::unwrap);
     for (name, wait) in KINDS {
         let waiter = redlock.waiter();
-        let mut before = waiter.try_lock("own", TTL).unwrap();
+        let mut before = waiter.redlock().try_lock("own", TTL).unwrap();
         let swapped = redlock.try_lock("swapped", TTL).unwrap();
         let waiting = std::thread::spawn({
             let waiter = waiter.clone();
@@ -68,9 +74,12 @@ fn cancel_ends_the_wait_for_each_kind_of_lock_and_no_held_one() {
         let swapped = redlock.try_lock("swapped", TTL).unwrap();
         let result = wait(&waiter, swapped, PATIENT.into());
         assert_eq!(kind(&result.unwrap_err()), Some(LockErrorKind::Cancelled), "{name}");
-        assert_eq!(waiter.try_lock("free", TTL).unwrap_err().kind(), LockErrorKind::Cancelled);
+        assert_eq!(
+            waiter.redlock().try_lock("free", TTL).unwrap_err().kind(),
+            LockErrorKind::Cancelled
+        );
         // The client and other waiters of it are as before.
-        drop(redlock.waiter().try_lock("free", TTL).unwrap());
+        drop(redlock.waiter().redlock().try_lock("free", TTL).unwrap());
     }
     assert!(held.into_iter().all(|held| held.unlock().unwrap().was_held()));
     assert_eq!(redlock.shutdown(PATIENT), 0);
@@ -83,7 +92,7 @@ fn guards_do_not_know_the_waiter_that_they_came_from() {
     let (masters, redlock) = start(3);
     let waiter = redlock.waiter();
     let take: fn(&Redlock) -> Result<LockGuard, LockError> = |client| client.try_lock("a", TTL);
-    let kept = take(&waiter).unwrap().keep_alive(Default::default()).unwrap();
+    let kept = take(waiter.redlock()).unwrap().keep_alive(Default::default()).unwrap();
     waiter.cancel();
     kept.check().unwrap();
     let lock = kept.stop();

@@ -290,7 +290,7 @@ fn every_error_becomes_the_one_error_of_the_crate() {
     check(error.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidData, text);
     let waiter = redlock.waiter();
     waiter.cancel();
-    let error = waiter.try_lock_for("report", TTL, TTL).unwrap_err();
+    let error = waiter.redlock().try_lock_for("report", TTL, TTL).unwrap_err();
     let text = "cancelled: the waiter acquires no more locks";
     check(error.into(), ErrorKind::Cancelled, io::ErrorKind::Other, text);
     let kind = KeepAliveErrorKind::TooMany;
