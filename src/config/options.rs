@@ -90,7 +90,10 @@ pub enum Waiting {
 /// [`try_lock`](crate::Redlock::try_lock).
 ///
 /// # When `for_holder` notices an outage
-/// The round that ends the call is the first one, or one that follows later:
+/// One attempt without a quorum ends the call, even if an answer was only late: with one of three
+/// masters down, a single answer that takes longer than
+/// [`node_timeout`](crate::Builder::node_timeout) is enough. Set a longer one, or call again while
+/// your time lasts. That attempt is the first one, or one that follows later:
 ///
 /// - Masters that are not connected yet are connected to in the first round, which takes at most
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
