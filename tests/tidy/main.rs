@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod dependencies;
 mod imports;
 mod links;
 mod rules;
