@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -53,15 +53,22 @@ fn path_of(test: &str) -> String {
 }
 
 /// The command that runs a program of the folder `examples`; `cargo test` builds it.
+#[macro_export]
+macro_rules! example {
+    ($name:expr) => {
+        $crate::built_example(env!("OUT_DIR"), $name)
+    };
+}
+
+/// An example of the package whose build script has this `OUT_DIR`.
 ///
 /// # Panics
 ///
 /// Panics if it was not built.
 #[track_caller]
-pub fn example(name: &str) -> Command {
-    let test = this_binary();
-    // Tests are in `deps`, beside which examples are.
-    let folder = test.ancestors().nth(2).expect("it is in a folder of the profile");
+pub fn built_example(out_dir: &str, name: &str) -> Command {
+    // It is `build/PACKAGE/out` in the folder of the profile.
+    let folder = Path::new(out_dir).ancestors().nth(3).expect("it is in a folder of the profile");
     let path = folder.join("examples").join(name);
     assert!(path.exists(), "build the examples first: cargo build --examples");
     Command::new(path)

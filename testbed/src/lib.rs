@@ -39,7 +39,7 @@ use time::POLL_INTERVAL;
 
 #[cfg(feature = "tls")]
 pub use authority::{Authority, start_with_tls, tls_addr};
-pub use child::{Again, alone, example, is_child, re_execute, report_to_parent, run_child};
+pub use child::{Again, alone, built_example, is_child, re_execute, report_to_parent, run_child};
 #[cfg(feature = "locks")]
 pub use client::{
     DELETING_SERVER_VARIABLE, all_ready, ask, count, deleting_server, end_connection, info,

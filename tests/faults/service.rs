@@ -44,7 +44,7 @@ impl Service {
         let nodes: Vec<_> =
             masters.urls().iter().map(|it| format!("{it}?restart_guard=off")).collect();
         let ledger = Folder::create(test);
-        let mut command = example("service");
+        let mut command = example!("service");
         command.env("MUXLOCK_NODES", nodes.join(" ")).env("LISTEN", "127.0.0.1:0");
         command.env("LEDGER", &ledger.0).env("WAIT_MS", wait.as_millis().to_string());
         let mut child = Again::start(command.stderr(stderr));

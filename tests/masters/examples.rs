@@ -40,7 +40,7 @@ fn run(command: &mut Command) -> (Output, String, String) {
 #[test]
 fn without_arguments_each_says_how_to_run_it() {
     for name in ALL {
-        let (output, out, err) = run(&mut example(name));
+        let (output, out, err) = run(&mut example!(name));
         assert_eq!(output.status.code(), Some(2), "{name}: {out}{err}");
         assert!(err.starts_with(&format!("usage: {name} redis://")), "{err}");
     }
@@ -49,9 +49,9 @@ fn without_arguments_each_says_how_to_run_it() {
 #[test]
 fn critical_section_and_long_job_run_to_their_end() {
     let masters = Masters::start(3).unwrap();
-    let (output, out, err) = run(example("critical_section").args(urls(&masters)));
+    let (output, out, err) = run(example!("critical_section").args(urls(&masters)));
     assert!(output.status.success() && out.ends_with("writing\n"), "{out}{err}");
-    let (output, out, err) = run(example("long_job").args(urls(&masters)));
+    let (output, out, err) = run(example!("long_job").args(urls(&masters)));
     assert!(output.status.success(), "{out}{err}");
     assert!(out.ends_with("done; held to the end: true\n"), "{out}");
 }
@@ -59,7 +59,7 @@ fn critical_section_and_long_job_run_to_their_end() {
 #[test]
 fn fenced_shows_writes_that_are_taken_and_refused() {
     let masters = Masters::start(3).unwrap();
-    let (output, out, err) = run(example("fenced").args(urls(&masters)));
+    let (output, out, err) = run(example!("fenced").args(urls(&masters)));
     assert!(output.status.success(), "{out}{err}");
     let text = "newer holder, file: written\nnewer holder, value: written\n\
                 older holder, file: refused\nolder holder, value: refused\n\
@@ -70,7 +70,7 @@ fn fenced_shows_writes_that_are_taken_and_refused() {
 #[test]
 fn kinds_exclude_what_they_must_and_let_others_in() {
     let masters = Masters::start(3).unwrap();
-    let (output, out, err) = run(example("kinds").args(urls(&masters)));
+    let (output, out, err) = run(example!("kinds").args(urls(&masters)));
     assert!(output.status.success(), "{out}{err}");
     let text = "readers: 2\nwriter beside them: refused\nreader beside the writer: refused\n\
                 reader after the downgrade: granted\nheld to the end: true\n\
@@ -92,7 +92,7 @@ fn metrics_are_named_and_counted() {
         output.status.success() && masters.iter().all(|master| is_up(master.addr()))
     };
     // A sample waits long for a quorum only: on a busy machine, the last master may be missing.
-    let mut samples = (0..SAMPLES_MAX).map(|_| run(example("metrics").args(urls(&masters))));
+    let mut samples = (0..SAMPLES_MAX).map(|_| run(example!("metrics").args(urls(&masters))));
     let (_, out, _) = samples.find(whole).expect("a sample of all masters");
     let value = |name: &str| {
         let said = out.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -125,7 +125,7 @@ fn metrics_are_named_and_counted() {
 #[test]
 fn process_that_locks_nothing_causes_no_alert() {
     let pages = |urls: Vec<String>| {
-        let (output, out, err) = run(example("metrics").arg("idle").args(urls));
+        let (output, out, err) = run(example!("metrics").arg("idle").args(urls));
         assert!(output.status.success(), "{out}{err}");
         let of_nodes = |name: &str| -> Vec<bool> {
             let lines = out.lines().filter(|line| line.starts_with(name));
@@ -149,7 +149,7 @@ fn process_that_locks_nothing_causes_no_alert() {
 #[test]
 fn newcomer_with_fresh_masters_is_told_what_to_do() {
     let masters = Masters::start(3).unwrap();
-    let (output, _, err) = run(example("critical_section").args(masters.urls()));
+    let (output, _, err) = run(example!("critical_section").args(masters.urls()));
     assert_eq!(output.status.code(), Some(1));
     let lines: Vec<&str> = err.lines().collect();
     // The third may not have answered when the other two deny a quorum.
@@ -182,7 +182,7 @@ fn cancel_waits_until_enter_is_pressed() {
     let holder = patient(masters.urls()).connect().unwrap();
     let lock = holder.try_lock("report:daily", TTL).unwrap();
     let start = || {
-        let mut command = example("cancel");
+        let mut command = example!("cancel");
         command.args(urls(&masters)).stdin(Stdio::piped());
         let mut waiting = Again::start(&mut command);
         let said = waiting.output();
@@ -207,7 +207,7 @@ fn cancel_waits_until_enter_is_pressed() {
 #[test]
 fn own_event_loop_serves_a_client() {
     let masters = Masters::start(3).unwrap();
-    let mut command = example("own_event_loop");
+    let mut command = example!("own_event_loop");
     command.args(urls(&masters)).env("LISTEN", "127.0.0.1:0");
     let mut server = Again::start(&mut command);
     let line = server.output().next().expect("it says where it listens");
@@ -228,7 +228,7 @@ struct Instance {
 #[cfg(target_os = "linux")]
 impl Instance {
     fn start(masters: &Masters) -> Instance {
-        let mut command = example("leader");
+        let mut command = example!("leader");
         command.args(urls(masters));
         let mut process = Again::start(&mut command);
         let mut output = process.output();

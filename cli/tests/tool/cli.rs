@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use muxlock::Redlock;
@@ -51,8 +52,9 @@ pub fn client(pid: u32, command: &str) -> String {
 
 /// How a client of this test is shown, up to its start.
 pub fn this_client() -> String {
-    let program = std::env::current_exe().unwrap();
-    client(std::process::id(), program.file_name().unwrap().to_str().unwrap())
+    let program = std::env::args_os().next().unwrap();
+    let name = Path::new(&program).file_name().unwrap();
+    client(std::process::id(), name.to_str().unwrap())
 }
 
 pub fn start() -> (Masters, Redlock, String) {
