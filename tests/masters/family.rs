@@ -206,7 +206,8 @@ fn share_ends_by_itself() {
         masters.iter().all(|master| count(master) == Value::Integer(1))
     });
     long.extend(2 * TTL).unwrap();
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL.as_millis() as i64));
+    let is_extended = |it: &&Master| it.pttl(b"a").unwrap() > TTL.as_millis() as i64;
+    assert!(masters.iter().filter(is_extended).count() >= 2, "a quorum has confirmed it");
     assert!(long.unlock().unwrap().was_held());
     let short = redlock.try_read("a", SHORT).unwrap();
     let _parts = short.into_parts();

@@ -118,6 +118,7 @@ fn value_and_companion_end_together() {
     let mut lock = redlock.try_lock_as("a", "mine", SHORT).unwrap();
     for _ in 0..3 {
         lock.extend(TTL).unwrap();
+        assert_eq!(redlock.shutdown(PATIENT), 0, "all have answered");
         for master in masters.iter() {
             let [one, other] = ["a", "a:as"].map(|key| ends_at(master, key));
             // Before Redis 7.2, the clock goes on while a script runs.
@@ -254,6 +255,7 @@ fn value_is_enough_to_take_a_lock_over() {
     former.extend(TTL).unwrap();
     let mut lock = other.extend_as("a", "mine", 2 * TTL).unwrap();
     assert!(lock.remaining() > TTL && lock.token() != former.token());
+    assert_eq!(other.shutdown(PATIENT), 0, "all have answered");
     assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL_MS));
     assert_eq!(former.extend(TTL).unwrap_err().kind(), LockErrorKind::Expired);
     assert_eq!(former.unlock().unwrap().confirmed, 0);
