@@ -22,8 +22,9 @@ use world::choices::Choices;
 use world::plan::Class;
 use world::rare::Rare;
 
-/// Seeds for each class in a plain test run, which has no optimisation.
-const SEEDS: u64 = 150;
+/// Seeds for each class in a plain test run, which has no optimisation: a look at each class. The
+/// campaign of `scripts/simulate` runs thousands, and looks for rare situations.
+const SEEDS: u64 = 30;
 const SHRINKING_RUNS: usize = 60;
 
 #[track_caller]
@@ -67,7 +68,7 @@ fn waits_for_a_holder_end_early_for_want_of_a_quorum_only() {
 
 #[test]
 fn same_seed_is_the_same_run() {
-    for seed in 1_000..1_020 {
+    for seed in 1_000..1_004 {
         let first = world::run(Choices::from_seed(seed), None, false);
         let second = world::run(Choices::from_seed(seed), None, true);
         assert_eq!(first.digest, second.digest, "seed {seed}");
@@ -88,6 +89,9 @@ fn arbitrary_bytes_make_a_run() {
 /// The most choices of a run that is made smaller for a test.
 const CHOICES_MAX: usize = 4_000;
 
+/// The first seed that is tried: its run is short, so the search ends at once.
+const SHRINKING_SEED: u64 = 163;
+
 /// A situation that is no failure stands in for one.
 #[test]
 fn shrunk_run_still_fails_and_has_less_to_it() {
@@ -95,7 +99,8 @@ fn shrunk_run_still_fails_and_has_less_to_it() {
         let outcome = world::run(Choices::from_record(drawn.to_vec()), None, false);
         outcome.rare.of(Rare::LateQuorum) > 0
     };
-    let seeds = (0..).map(|seed| world::run(Choices::from_seed(seed), None, false).drawn);
+    let seeds =
+        (SHRINKING_SEED..).map(|seed| world::run(Choices::from_seed(seed), None, false).drawn);
     // Of a long run, few parts can be tried in so many runs.
     let mut short = seeds.take(1_000).filter(|drawn| drawn.len() < CHOICES_MAX);
     let drawn = short.find(|drawn| fails(drawn)).expect("it is not that rare");
