@@ -134,8 +134,6 @@ pub struct CommonSettings<'a> {
     pub node_timeout: Duration,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
-    /// The shortest TTL that leaves any validity.
-    pub min_ttl: Duration,
     /// The longest TTL.
     pub max_ttl: Duration,
     /// How long the votes of a master that may have forgotten a lock do not count.
@@ -257,7 +255,6 @@ impl ConfigExt for Config {
         CommonSettings {
             node_timeout: self.node_timeout,
             connect_timeout: self.connect_timeout,
-            min_ttl: self.drift.ttl_min(),
             max_ttl: self.max_ttl,
             quarantine: self.quarantine,
             drift_factor: self.drift.over(Duration::from_secs(1)).as_secs_f64(),

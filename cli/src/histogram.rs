@@ -48,22 +48,17 @@ impl Latencies {
 
     /// From the first bucket that is not empty to the last.
     pub fn buckets(&self) -> Vec<Bucket> {
-        buckets_of(self.sorted.iter().map(|sample| (*sample, 1)))
+        let mut buckets: Vec<Bucket> =
+            (0..BUCKETS).map(|i| Bucket { from: bound(i), to: bound(i + 1), count: 0 }).collect();
+        for sample in &self.sorted {
+            let at = buckets.partition_point(|bucket| bucket.from <= *sample);
+            buckets[at.saturating_sub(1)].count += 1;
+        }
+        let is_used = |bucket: &Bucket| bucket.count > 0;
+        let first = buckets.iter().position(is_used).unwrap_or(0);
+        let end = buckets.iter().rposition(is_used).map_or(0, |last| last + 1);
+        buckets[first..end].to_vec()
     }
-}
-
-/// Of times and how often each was measured: from the first bucket that is not empty to the last.
-pub fn buckets_of(times: impl Iterator<Item = (Duration, usize)>) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> =
-        (0..BUCKETS).map(|i| Bucket { from: bound(i), to: bound(i + 1), count: 0 }).collect();
-    for (time, count) in times {
-        let at = buckets.partition_point(|bucket| bucket.from <= time);
-        buckets[at.saturating_sub(1)].count += count;
-    }
-    let is_used = |bucket: &Bucket| bucket.count > 0;
-    let first = buckets.iter().position(is_used).unwrap_or(0);
-    let end = buckets.iter().rposition(is_used).map_or(0, |last| last + 1);
-    buckets[first..end].to_vec()
 }
 
 fn bound(i: u32) -> Duration {

@@ -1,7 +1,6 @@
 //! The command-line tool: its arguments and exit codes.
 
 mod authority;
-mod bench;
 mod demo;
 mod doctor;
 mod histogram;
@@ -64,7 +63,6 @@ enum Command {
     Top(list::TopArgs),
     Doctor(doctor::Args),
     Revoke(revoke::Args),
-    Bench(bench::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -97,7 +95,6 @@ fn main() -> ExitCode {
         Command::Top(args) => list::run_top(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Revoke(args) => revoke::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

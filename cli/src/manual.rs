@@ -91,7 +91,7 @@ struct Page {
 }
 
 /// The sections of commands that are written by hand, by the names of the commands.
-const OWN_SECTIONS: [(&str, &str); 14] = [
+const OWN_SECTIONS: [(&str, &str); 13] = [
     ("muxlock", include_str!("manual/muxlock.roff")),
     ("run", include_str!("manual/run.roff")),
     ("lock", include_str!("manual/lock.roff")),
@@ -103,7 +103,6 @@ const OWN_SECTIONS: [(&str, &str); 14] = [
     ("top", include_str!("manual/top.roff")),
     ("doctor", include_str!("manual/doctor.roff")),
     ("revoke", include_str!("manual/revoke.roff")),
-    ("bench", include_str!("manual/bench.roff")),
     ("completions", include_str!("manual/completions.roff")),
     ("man", include_str!("manual/man.roff")),
 ];

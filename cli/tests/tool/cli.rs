@@ -499,7 +499,6 @@ fn completions_and_the_manual_name_every_command() {
         "muxlock-top.1",
         "muxlock-doctor.1",
         "muxlock-revoke.1",
-        "muxlock-bench.1",
         "muxlock-demo.1",
     ] {
         let text = fs::read_to_string(folder.0.join(page)).expect(page);
@@ -520,7 +519,6 @@ fn help_fits_a_terminal() {
         "inspect",
         "doctor",
         "revoke",
-        "bench",
         "demo",
         "completions",
         "man",

@@ -6,7 +6,6 @@
 
 #![allow(missing_docs)]
 
-mod bench;
 mod cli;
 mod demo;
 mod doctor;

@@ -22,7 +22,7 @@ fn pages_have_the_sections_that_readers_expect() {
     };
     let begin = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"];
     let holders = ["run", "lock", "unlock", "renew"];
-    let others = ["inspect", "list", "top", "doctor", "revoke", "bench"];
+    let others = ["inspect", "list", "top", "doctor", "revoke"];
     for name in holders.into_iter().chain(others) {
         let text = page(&format!("man1/muxlock-{name}.1"));
         let middle = ["MASTERS", "DURATIONS", "EXIT STATUS", "FILES", "ENVIRONMENT"];

@@ -32,7 +32,7 @@ fn no_output_of_the_tool_shows_a_password() {
             0 => muxlock(&["run", "resource", "-v"]),
             1 => muxlock(&["doctor"]),
             2 => muxlock(&["doctor", "--json"]),
-            _ => muxlock(&["bench", "--for", "100ms"]),
+            _ => muxlock(&["list"]),
         };
         another.args(node).args(QUICK);
         if at % 4 == 0 {
@@ -69,7 +69,6 @@ fn no_output_of_the_tool_shows_a_password() {
         &["inspect", "resource", address],
         &["list", address],
         &["list", "resource", address],
-        &["bench", address],
         &["demo", address],
         &["revoke", "resource", address],
         &["completions", address],
