@@ -36,7 +36,7 @@
 //! Until [`LockGuard::remaining`] is zero, only one client can hold the lock if these conditions
 //! are met:
 //!
-//! - Clock rates of clients and masters differ by at most [`drift_factor`](Builder::drift_factor).
+//! - Clock rates of clients and masters differ by at most 1 %.
 //! - No wall clock of a master steps forward unnoticed.
 //! - The holder stops when [`remaining`](LockGuard::remaining) is zero, even after a pause.
 //! - No master loses a lock that is still held, or the restart guard detects the loss.

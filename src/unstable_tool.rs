@@ -30,6 +30,7 @@ use crate::proto::{Lease, NodeStatus, OpId};
 pub use crate::resp::Failover;
 pub use crate::testing::process::Folder;
 pub use crate::testing::query::Connection;
+pub use crate::validity::DRIFT_DIVISOR;
 
 /// The script that releases a plain lock, as it is sent.
 pub const RELEASE: &str = crate::resp::RELEASE;
@@ -138,8 +139,6 @@ pub struct CommonSettings<'a> {
     pub max_ttl: Duration,
     /// How long the votes of a master that may have forgotten a lock do not count.
     pub quarantine: Duration,
-    /// How far clock rates may differ.
-    pub drift_factor: f64,
     /// The beginning of every key.
     pub key_prefix: &'a [u8],
     /// The key whose absence shows that a master was flushed.
@@ -257,7 +256,6 @@ impl ConfigExt for Config {
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             quarantine: self.quarantine,
-            drift_factor: self.drift.over(Duration::from_secs(1)).as_secs_f64(),
             key_prefix: &self.key_prefix,
             flush_marker: self.flush_marker.as_ref().map(|key| key.as_bytes()),
             sighting_key: self.sighting_key.as_bytes(),

@@ -52,10 +52,6 @@ pub struct Options {
     #[arg(long, value_name = "D", value_parser = duration_text)]
     connect_timeout: Option<String>,
 
-    /// Allowed clock drift [env: MUXLOCK_DRIFT_FACTOR] [default: 0.01]
-    #[arg(long, value_name = "F", value_parser = number_text)]
-    drift_factor: Option<String>,
-
     /// Restart guard: uptime, own_observation or off [default: uptime]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     restart_guard: Option<RestartGuardName>,
@@ -82,10 +78,6 @@ enum RestartGuardName {
 
 fn duration_text(text: &str) -> Result<String, String> {
     duration(text).map(|_| text.to_owned())
-}
-
-fn number_text(text: &str) -> Result<String, std::num::ParseFloatError> {
-    text.parse().map(|_: f64| text.to_owned())
 }
 
 /// How long to wait.
@@ -140,7 +132,6 @@ impl Options {
             ("max_ttl", &self.max_ttl),
             ("node_timeout", &self.node_timeout),
             ("connect_timeout", &self.connect_timeout),
-            ("drift_factor", &self.drift_factor),
             ("restart_guard", &guard),
             ("flush_marker", &self.flush_marker),
             ("fencing_key", &self.fencing_key),

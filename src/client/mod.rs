@@ -187,10 +187,9 @@ impl Redlock {
     /// the clock drift allowed for. Only a fencing token that the resource checks protects against
     /// a holder that continues after that moment.
     ///
-    /// The TTL is rounded down to milliseconds. The shortest is 4 ms with the default
-    /// [`drift_factor`](Builder::drift_factor), the longest is [`max_ttl`](Builder::max_ttl). The
-    /// call connects to masters that are not connected. It does not queue behind threads that wait
-    /// in [`try_lock_for`](Redlock::try_lock_for).
+    /// The TTL is rounded down to milliseconds. The shortest is 4 ms, the longest is
+    /// [`max_ttl`](Builder::max_ttl). The call connects to masters that are not connected. It does
+    /// not queue behind threads that wait in [`try_lock_for`](Redlock::try_lock_for).
     ///
     /// # Errors
     /// - [`Contended`](crate::LockErrorKind::Contended): another holder has the lock, perhaps in

@@ -16,8 +16,6 @@ const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 const FENCING_KEY_DEFAULT: &str = "muxlock:fence";
-/// "A 1 % drift" is the customary figure; it covers the slewing of NTP (R23).
-const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
 
 /// Settings of a lock client. Start from [`Redlock::builder`](crate::Redlock::builder).
 ///
@@ -38,7 +36,6 @@ pub struct Builder {
     pub(super) node_timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) retry: Retry,
-    pub(super) drift_factor: f64,
     pub(super) key_prefix: Vec<u8>,
     pub(super) max_ttl: Duration,
     pub(super) restart_guard: RestartGuard,
@@ -59,7 +56,6 @@ impl Default for Builder {
             node_timeout: NODE_TIMEOUT_DEFAULT,
             connect_timeout: CONNECT_TIMEOUT_DEFAULT,
             retry: Retry::default(),
-            drift_factor: DRIFT_FACTOR_DEFAULT,
             key_prefix: Vec::new(),
             max_ttl: MAX_TTL_DEFAULT,
             restart_guard: RestartGuard::default(),
@@ -179,16 +175,6 @@ impl Builder {
     /// How to wait for a lock that another client holds; [`Waiting::Queue`] if not set.
     pub fn waiting(self, waiting: Waiting) -> Builder {
         Builder { waiting, ..self }
-    }
-
-    /// The fraction of a TTL by which the clocks of client and masters can drift apart; 0.01 if not
-    /// set. From 0 to below 1.
-    ///
-    /// 1 % covers the rate corrections of NTP. Chrony can correct faster, unless its `maxslewrate`
-    /// is low; then use 0.1. The validity of a lock is shorter than its TTL by this fraction and 2
-    /// ms.
-    pub fn drift_factor(self, drift_factor: f64) -> Builder {
-        Builder { drift_factor, ..self }
     }
 
     /// A prefix for every key, before the resource name; at most 256 bytes. Empty if not set: then
@@ -339,7 +325,6 @@ impl fmt::Debug for Builder {
             .field("node_timeout", &self.node_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("retry", &self.retry)
-            .field("drift_factor", &self.drift_factor)
             .field("key_prefix", &self.key_prefix.escape_ascii().to_string())
             .field("max_ttl", &self.max_ttl)
             .field("restart_guard", &self.restart_guard)

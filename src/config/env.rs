@@ -29,14 +29,11 @@ const RUN: &str = "run";
 type Setter = fn(Builder, &str) -> Result<Builder, String>;
 
 /// Each other setting, by its key in the file.
-const SETTERS: [(&str, Setter); 8] = [
+const SETTERS: [(&str, Setter); 7] = [
     ("prefix", |builder, text| Ok(builder.key_prefix(text))),
     ("max_ttl", |builder, text| Ok(builder.max_ttl(duration(text)?))),
     ("node_timeout", |builder, text| Ok(builder.node_timeout(duration(text)?))),
     ("connect_timeout", |builder, text| Ok(builder.connect_timeout(duration(text)?))),
-    ("drift_factor", |builder, text| {
-        Ok(builder.drift_factor(text.parse().map_err(|_| "it is not a number")?))
-    }),
     ("restart_guard", |builder, text| Ok(builder.restart_guard(restart_guard(text)?))),
     ("flush_marker", |builder, text| Ok(builder.flush_marker(text))),
     ("fencing_key", |builder, text| Ok(builder.fencing_key(text))),
@@ -215,9 +212,7 @@ impl Sources<'_> {
         };
         file.entry(key)
             .map(|entry| match entry.value {
-                Value::Number(_) if key != "drift_factor" => {
-                    Err(format!("{} is not a text", file.origin(entry)))
-                }
+                Value::Number(_) => Err(format!("{} is not a text", file.origin(entry))),
                 _ => file.setting(entry),
             })
             .transpose()
@@ -474,7 +469,7 @@ mod tests {
 
     const FILE: &str = "nodes = [\"redis://a\", \"redis://u:p@b\"]\nuser = \"app\"\n\
                         password_file = \"secret\"\nprefix = \"file:\"\nmax_ttl = \"1m\"\n\
-                        drift_factor = 0.02\n[run]\nttl = \"20s\"\nwait = 5\n";
+                        [run]\nttl = \"20s\"\nwait = 5\n";
 
     fn read(flags: &Flags<'_>, variables: &[(&str, &str)]) -> Result<Settings, String> {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
@@ -505,9 +500,8 @@ mod tests {
         assert_eq!(builder.key_prefix, b"variable:");
         assert_eq!(builder.max_ttl, Duration::from_secs(60), "an empty variable is not set");
         assert_eq!(builder.node_timeout, Duration::from_millis(60_005));
-        assert_eq!(builder.drift_factor, 0.02);
         let run: Vec<_> = found.run.iter().map(|it| (&*it.key, &*it.text, &*it.origin)).collect();
-        let origins = [8, 9].map(|line| format!("{file}, line {line}: "));
+        let origins = [7, 8].map(|line| format!("{file}, line {line}: "));
         let [ttl, wait] = [origins[0].clone() + "ttl", origins[1].clone() + "wait"];
         assert_eq!(run, [("ttl", "20s", &*ttl), ("wait", "5", &*wait)]);
 
@@ -565,7 +559,6 @@ mod tests {
         for (line, text) in [
             ("max_ttl = \"30\"", "is \"30\": it has no unit: write 30s or 30ms"),
             ("max_ttl = 30", "is not a text"),
-            ("drift_factor = \"x\"", "is \"x\": it is not a number"),
             ("max_tll = \"1s\"", "is not known; did you mean max_ttl?"),
             (
                 "restart_guard = \"uptme\"",

@@ -43,11 +43,6 @@ pub enum ConfigError {
         /// The greatest value allowed.
         max: Duration,
     },
-    /// The drift factor is not a number from 0 up to, but not including, 1.
-    DriftFactor {
-        /// The value that was given.
-        factor: f64,
-    },
     /// The key prefix is too long.
     KeyPrefix {
         /// Its length in bytes.
@@ -116,9 +111,6 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::Time { setting, value, min, max } => {
                 write!(f, "{setting} is {value:?}: it must be from {min:?} to {max:?}")
-            }
-            ConfigError::DriftFactor { factor } => {
-                write!(f, "drift_factor is {factor}: it must be at least 0 and less than 1")
             }
             ConfigError::KeyPrefix { bytes, max } => {
                 write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")

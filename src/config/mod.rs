@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::lock_error::{LockError, LockErrorKind, Reserved};
 use crate::quorum::{self, NODES_MAX};
 use crate::resource::{Key, Resource};
-use crate::validity::{Drift, TTL_MS_MAX, Ttl};
+use crate::validity::{self, TTL_MIN, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
 pub use error::ConfigError;
 pub use options::{Heal, RestartGuard, Retry, Wait, Waiting};
@@ -53,7 +53,6 @@ pub struct Config {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) retry: Retry,
-    pub(crate) drift: Drift,
     pub(crate) key_prefix: Vec<u8>,
     pub(crate) max_ttl: Duration,
     /// How long the votes of a node that may have forgotten a lock do not count.
@@ -163,10 +162,8 @@ impl Config {
         check_time("connect_timeout", connect_timeout, CONNECT_TIMEOUT_MIN, TIMEOUT_MAX)?;
         check_time("retry.first", builder.retry.first, Duration::from_micros(1), TIMEOUT_MAX)?;
         check_time("retry.most", builder.retry.most, builder.retry.first, TIMEOUT_MAX)?;
-        let factor = builder.drift_factor;
-        let drift = Drift::new(factor).ok_or(ConfigError::DriftFactor { factor })?;
         let ttl_max = Duration::from_millis(u64::from(TTL_MS_MAX));
-        check_time("max_ttl", builder.max_ttl, drift.ttl_min(), ttl_max)?;
+        check_time("max_ttl", builder.max_ttl, TTL_MIN, ttl_max)?;
         let bytes = builder.key_prefix.len();
         if bytes > KEY_PREFIX_BYTES_MAX {
             return Err(ConfigError::KeyPrefix { bytes, max: KEY_PREFIX_BYTES_MAX });
@@ -187,10 +184,9 @@ impl Config {
             node_timeout: builder.node_timeout,
             connect_timeout: builder.connect_timeout,
             retry: builder.retry,
-            drift,
             key_prefix: builder.key_prefix.clone(),
             max_ttl: builder.max_ttl,
-            quarantine: drift.quarantine(builder.max_ttl),
+            quarantine: validity::quarantine(builder.max_ttl),
             flush_marker,
             fencing_key,
             waiting: builder.waiting,
@@ -224,11 +220,11 @@ impl Config {
 
     /// Checks that an extension to `ttl` can leave a validity of `min`.
     pub(crate) fn ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
-        let validity = Ttl::new(ttl).and_then(|ttl| self.drift.validity(ttl));
+        let validity = Ttl::new(ttl).and_then(Ttl::validity);
         if validity.is_some_and(|validity| validity >= min) {
             return Ok(());
         }
-        let shortest = min.saturating_add(self.drift.ttl_min());
+        let shortest = min.saturating_add(TTL_MIN);
         let kind = LockErrorKind::InvalidTtl { ttl, min: shortest, max: self.max_ttl };
         Err(LockError::new(kind, 0, Vec::new()).of_ensuring(min))
     }
@@ -236,9 +232,9 @@ impl Config {
     /// Checks a TTL that a caller requests (R7).
     pub(crate) fn ttl(&self, ttl: Duration) -> Result<Ttl, LockError> {
         Ttl::new(ttl)
-            .filter(|checked| ttl <= self.max_ttl && self.drift.validity(*checked).is_some())
+            .filter(|checked| ttl <= self.max_ttl && checked.validity().is_some())
             .ok_or_else(|| {
-                let (min, max) = (self.drift.ttl_min(), self.max_ttl);
+                let (min, max) = (TTL_MIN, self.max_ttl);
                 LockError::new(LockErrorKind::InvalidTtl { ttl, min, max }, 0, Vec::new())
             })
     }
@@ -464,7 +460,6 @@ mod tests {
             let error = builder.config().unwrap_err();
             assert!(matches!(error, ConfigError::Time { .. }), "{builder:?}: {error}");
         }
-        assert!(base().drift_factor(f64::NAN).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 257]).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 256]).config().is_ok());
         for name in ["orders eu", "a\n", "caf\u{e9}", &"n".repeat(101)] {

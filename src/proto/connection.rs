@@ -16,7 +16,7 @@ use crate::inspection::FoundKey;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::proto::index::RoundId;
-use crate::validity::TTL_MS_MAX;
+use crate::validity::{TTL_MS_MAX, drift_over};
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -401,7 +401,7 @@ impl Engine {
             // younger than what was deleted.
             Answer::Flushed(left) => {
                 let left = left.min(Duration::from_millis(2 * u64::from(TTL_MS_MAX)));
-                let until = now.after(left).after(self.config.drift.over(left));
+                let until = now.after(left).after(drift_over(left));
                 self.nodes.quarantine(now, node, QuarantineCause::Flushed, until);
                 NodeOutcome::Quarantined
             }

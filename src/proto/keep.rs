@@ -19,7 +19,7 @@ impl Engine {
         self.adopt(now, &mut lease);
         let deadline = lease.deadline;
         let ttl = self.config.ttl(lease.ttl());
-        let validity = ttl.as_ref().ok().and_then(|ttl| self.config.drift.validity(*ttl));
+        let validity = ttl.as_ref().ok().and_then(|ttl| ttl.validity());
         let terms = Terms::new(now, validity.unwrap_or_default(), how, self.config.node_timeout);
         let report_at = terms.report_at(now, deadline);
         let keep = Box::new(Keep { terms, report_at, renewals: 0, error: ttl.err() });

@@ -261,7 +261,7 @@ fn release_that_was_started_before_a_turn_is_sent_by_it() {
 #[test]
 fn release_that_is_sent_after_the_validity_proves_nothing() {
     let masters = start(3);
-    let mut host = Host::new(&patient(masters.urls()).drift_factor(0.8));
+    let mut host = Host::new(&patient(masters.urls()));
     host.all_ready();
     let flush = |host: &mut Host| host.mux.flush();
     let connect = |host: &mut Host| host.mux.connect();

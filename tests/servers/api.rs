@@ -354,18 +354,6 @@ fn time_out_of_bounds_is_refused_by_name() {
 }
 
 #[test]
-fn drift_factor_that_is_no_share_is_refused() {
-    for factor in [f64::NAN, f64::INFINITY, -0.01, 1.0, 1.5] {
-        let error = config_error(&one().drift_factor(factor));
-        assert!(matches!(error, ConfigError::DriftFactor { .. }), "R7: {error}");
-        assert!(error.to_string().contains(&factor.to_string()), "{error}");
-    }
-    for factor in [0.0, 0.1, 0.9] {
-        assert!(one().drift_factor(factor).config().is_ok(), "{factor}");
-    }
-}
-
-#[test]
 fn key_prefix_beyond_its_bound_is_refused() {
     assert!(one().key_prefix(vec![0; 256]).config().is_ok());
     let error = config_error(&one().key_prefix(vec![0; 257]));

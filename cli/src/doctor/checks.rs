@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
-use muxlock::unstable_tool::{CommonSettings, MasterEndpoint, MasterSettings};
+use muxlock::unstable_tool::{CommonSettings, DRIFT_DIVISOR, MasterEndpoint, MasterSettings};
 
 use super::ask::{Marker, Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
@@ -149,8 +149,8 @@ fn first_seen(said: &Said) -> Option<Duration> {
 
 /// For how long clients ignore a master whose flush marker holds a time that is `left` ahead. They
 /// allow for the drift of its clock.
-pub fn marker_wait(common: &CommonSettings<'_>, left: Duration) -> Duration {
-    left.mul_f64(1.0 + common.drift_factor)
+pub fn marker_wait(left: Duration) -> Duration {
+    left + left / DRIFT_DIVISOR
 }
 
 impl Findings<'_> {
@@ -339,7 +339,7 @@ impl Findings<'_> {
             return;
         };
         let common = self.subject.common;
-        let seconds = |left: Duration| marker_wait(common, left).as_secs_f64().ceil();
+        let seconds = |left: Duration| marker_wait(left).as_secs_f64().ceil();
         let unset = |what: &str| {
             let seconds = seconds(common.quarantine);
             format!(
@@ -823,12 +823,12 @@ impl Findings<'_> {
             let why = "its clock stands still, so no lock expires: restart or upgrade it";
             self.add(Finding::new(Error, Id::ClockFrozen, why));
         } else if let Some(rate) = said.times.rate() {
-            if rate.gain.abs() - rate.doubt > common.drift_factor / 2.0 {
+            let allowed = 1.0 / f64::from(DRIFT_DIVISOR);
+            if rate.gain.abs() - rate.doubt > allowed / 2.0 {
                 let why = format!(
-                    "its clock gains {:+.2} % on this machine's, and drift_factor allows for {:.2} %: \
-                     slew slower (chrony: maxslewrate 1000), or raise drift_factor",
-                    rate.gain * 100.0,
-                    common.drift_factor * 100.0
+                    "its clock gains {:+.2} % on this machine's, and locks allow for 1 %: slew \
+                     slower (chrony: maxslewrate 1000)",
+                    rate.gain * 100.0
                 );
                 self.add(Finding::new(Error, Id::ClockRate, why));
             }

@@ -254,7 +254,7 @@ fn votes(config: &Config, report: &mut Report) {
         if votes + strict < quorum {
             let common = config.common();
             let wait = match common.flush_marker {
-                Some(_) => marker_wait(&common, common.quarantine),
+                Some(_) => marker_wait(common.quarantine),
                 None => common.quarantine,
             };
             let seconds = wait.saturating_add(CONNECTING).as_secs_f64();

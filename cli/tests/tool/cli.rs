@@ -269,7 +269,7 @@ fn settings_come_from_flags_variables_and_a_file() {
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let text = format!(
         "nodes = [{:?}, {:?}, {:?}]\npassword_file = {:?}\nprefix = \"app:\"\nmax_ttl = \"1m\"\n\
-         drift_factor = 0.02\nrestart_guard = \"off\"\n",
+         restart_guard = \"off\"\n",
         url(0),
         url(1),
         url(2),

@@ -81,7 +81,6 @@ fn no_output_of_the_tool_shows_a_password() {
         &["doctor", "--user", address, "--node", "redis://127.0.0.1:1"],
         &["doctor", "--pasword-file", address],
         &["doctor", "--max-ttl", address],
-        &["doctor", "--drift-factor", address],
         &["doctor", "--restart-guard", address],
         &["doctor", "127.0.0.1:1,password=zqx"],
         &["doctor", "--pasword-file=zqx"],

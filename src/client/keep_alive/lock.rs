@@ -346,7 +346,7 @@ fn check(shared: &Shared, lease: &Lease, now: Moment) -> Result<(Ttl, Duration),
     }
     let config = &shared.config;
     let ttl = config.ttl(lease.ttl())?;
-    let validity = config.drift.validity(ttl).filter(|_| lease.is_valid_at(now));
+    let validity = ttl.validity().filter(|_| lease.is_valid_at(now));
     validity.map(|validity| (ttl, validity)).ok_or_else(LockError::expired)
 }
 

@@ -79,7 +79,7 @@ impl Voting {
         let count = self.config.nodes();
         let deadline = match kind.is_release() {
             true => Moment::END,
-            false => self.config.drift.deadline(now, claim.ttl),
+            false => claim.ttl.deadline(now),
         };
         let round = self.open.insert(Round {
             kind,

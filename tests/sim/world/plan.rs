@@ -16,8 +16,7 @@ use super::server::Make;
 /// The longest command: the first lock of a kind, with its trial.
 pub const COMMAND_BYTES_MAX: usize = 2_600;
 
-/// The clock drift that clients allow for; no clock here is off by more than half of it.
-const DRIFT_FACTOR: f64 = 0.01;
+/// No clock is off by more than half of the drift that clients allow for.
 const PPM_MAX: i32 = 5_000;
 
 /// How far a mad clock is off, in nanoseconds: an hour, a year, and back to 1985.
@@ -291,7 +290,6 @@ impl Plan {
             .node_timeout(duration(self.node_timeout))
             .connect_timeout(duration(self.connect_timeout))
             .retry(Retry::default().most(duration(self.retry_most)))
-            .drift_factor(DRIFT_FACTOR)
             .key_prefix(self.split(client).0)
             .max_ttl(duration(self.max_ttl))
             .restart_guard(guard)

@@ -11,6 +11,7 @@ use crate::moment::Moment;
 use crate::proto::command::{Replication, Reply};
 use crate::proto::notices::Notice;
 use crate::proto::request::Question;
+use crate::validity::drift_over;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
@@ -68,16 +69,9 @@ impl ServerClock {
     }
 
     /// Compares what the server reported between `sent_at` and `now` with its earlier report.
-    /// Returns whether its clock jumped forward. `tolerance` is how far clocks may drift apart in
-    /// the given time.
+    /// Returns whether its clock jumped forward.
     #[inline(always)]
-    fn has_jumped(
-        &mut self,
-        sent_at: Moment,
-        now: Moment,
-        seen: Duration,
-        tolerance: impl Fn(Duration) -> Duration,
-    ) -> bool {
+    fn has_jumped(&mut self, sent_at: Moment, now: Moment, seen: Duration) -> bool {
         let seen = seen.as_nanos() as i128;
         // Jumps of this machine's own clock are excluded: they must not hide one of the server's.
         let least = seen - i128::from(now.steady_nanos());
@@ -87,7 +81,7 @@ impl ServerClock {
             self.ahead = Some((most, sent_at));
             return false;
         };
-        let drift = |until: Moment| tolerance(until.steadily_since(at)).as_nanos() as i128;
+        let drift = |until: Moment| drift_over(until.steadily_since(at)).as_nanos() as i128;
         // Nearly always, the drift need not be known.
         let beyond = least - before - JUMP_MIN.as_nanos() as i128;
         let has_jumped = beyond > 0 && beyond > drift(now);
@@ -119,13 +113,10 @@ impl Node {
     #[inline(always)]
     pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
         match reply {
-            Reply::Time(seen) => {
-                let drift = self.config.drift;
-                match self.guard.clock.has_jumped(sent_at, now, seen, |time| drift.over(time)) {
-                    true => Effect::ClockJumped,
-                    false => Effect::Nothing,
-                }
-            }
+            Reply::Time(seen) => match self.guard.clock.has_jumped(sent_at, now, seen) {
+                true => Effect::ClockJumped,
+                false => Effect::Nothing,
+            },
             Reply::Error(error) => {
                 let is_forbidden = is_forbidden(error.kind);
                 self.keep_error(error);
@@ -214,7 +205,7 @@ mod tests {
     }
 
     fn jumped(clock: &mut ServerClock, sent: u64, now: u64, seen: u64) -> bool {
-        clock.has_jumped(at(sent), at(now), Duration::from_millis(seen), |time| time / 100)
+        clock.has_jumped(at(sent), at(now), Duration::from_millis(seen))
     }
 
     #[test]
@@ -236,8 +227,7 @@ mod tests {
             assert!(!jumped(&mut clock, 1_000, 1_000, 500_000));
             // A second later: 10 ms of drift and 5 ms of noise.
             let seen = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
-            let drift = |time| time / 100;
-            assert_eq!(clock.has_jumped(at(2_000), at(2_000), seen, drift), expected);
+            assert_eq!(clock.has_jumped(at(2_000), at(2_000), seen), expected);
         }
     }
 
