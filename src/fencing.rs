@@ -9,6 +9,8 @@ use std::str::FromStr;
 const NUMBER_MAX: u64 = 9_000_000_000_000_000;
 /// How many counters a master has at most, of all resources together (F3).
 const BUCKETS: u32 = 16_384;
+/// The key of the hash with the counters of a master, without the prefix of other keys (F1).
+pub(crate) const COUNTERS: &[u8] = b"muxlock:fence";
 
 /// Whether an acquisition asks for a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

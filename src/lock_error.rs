@@ -47,10 +47,10 @@ pub enum LockErrorKind {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// The resource's key belongs to the [counters](crate::Builder::fencing_key) for fencing
-    /// tokens. Or its name ends in `muxlock:promoted`, where clients store when they first saw a
-    /// promoted master. Or a fencing token was requested for a resource that is not one plain name.
-    /// Nothing was sent.
+    /// The resource's key is `muxlock:fence`, which has the counters for fencing tokens. Or its
+    /// name ends in `muxlock:promoted`, where clients store when they first saw a promoted master.
+    /// Or a fencing token was requested for a resource that is not one plain name. Nothing was
+    /// sent.
     ReservedResource,
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.

@@ -59,10 +59,6 @@ pub struct Options {
     /// Key used to detect FLUSHALL [env: MUXLOCK_FLUSH_MARKER]
     #[arg(long, value_name = "KEY")]
     flush_marker: Option<String>,
-
-    /// Key of the fencing counters [env: MUXLOCK_FENCING_KEY]
-    #[arg(long, value_name = "KEY")]
-    fencing_key: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -134,7 +130,6 @@ impl Options {
             ("connect_timeout", &self.connect_timeout),
             ("restart_guard", &guard),
             ("flush_marker", &self.flush_marker),
-            ("fencing_key", &self.fencing_key),
         ];
         let given = |(key, text): (_, &Option<String>)| Some((key, text.clone()?));
         let texts: BTreeMap<_, _> = texts.into_iter().filter_map(given).collect();

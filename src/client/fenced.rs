@@ -45,7 +45,7 @@ use crate::sys::clock::time_until;
 /// change it. If masters restart without their data, two conditions apply. The [restart
 /// guard](crate::settings::RestartGuard) is on, and the clock of every master is within
 /// ([`max_ttl`](crate::Builder::max_ttl) / 2 - 0.5 s) of the true time: 14.5 s by default. No
-/// program may evict, expire or delete the [counters](crate::Builder::fencing_key).
+/// program may evict, expire or delete the counters, the hash `muxlock:fence`.
 ///
 /// A fenced lock and a plain one exclude each other, but only the fenced one has a token.
 ///
@@ -83,7 +83,7 @@ impl FencedRedlock {
     /// # Errors
     /// The same as [`Redlock::try_lock`]; and
     /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource's key is that
-    /// of the [counters](crate::Builder::fencing_key).
+    /// of the counters.
     pub fn try_lock(
         &self,
         resource: impl AsRef<[u8]>,

@@ -202,7 +202,7 @@ impl Redlock {
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
     ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): correct the argument.
     /// - [`ReservedResource`](crate::LockErrorKind::ReservedResource): the key belongs to the
-    ///   [counters](Builder::fencing_key) for fencing tokens; use another name.
+    ///   counters for fencing tokens; use another name.
     /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has 131,072 operations in
     ///   flight; wait until some have completed.
     /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random

@@ -15,7 +15,6 @@ use super::tls::Tls;
 const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
-const FENCING_KEY_DEFAULT: &str = "muxlock:fence";
 
 /// Settings of a lock client. Start from [`Redlock::builder`](crate::Redlock::builder).
 ///
@@ -40,7 +39,6 @@ pub struct Builder {
     pub(super) max_ttl: Duration,
     pub(super) restart_guard: RestartGuard,
     pub(super) flush_marker: Option<Vec<u8>>,
-    pub(super) fencing_key: Vec<u8>,
     pub(super) waiting: Waiting,
     pub(super) heal: Heal,
     pub(super) resolver: Resolver,
@@ -60,7 +58,6 @@ impl Default for Builder {
             max_ttl: MAX_TTL_DEFAULT,
             restart_guard: RestartGuard::default(),
             flush_marker: None,
-            fencing_key: FENCING_KEY_DEFAULT.into(),
             waiting: Waiting::default(),
             heal: Heal::default(),
             resolver: Resolver::default(),
@@ -225,17 +222,6 @@ impl Builder {
     /// not detect the deletion of a single key.
     pub fn flush_marker(self, key: impl Into<Vec<u8>>) -> Builder {
         Builder { flush_marker: Some(key.into()), ..self }
-    }
-
-    /// The key of the hash with the counters for fencing tokens, on each master, in the database of
-    /// the locks; `muxlock:fence` if not set. 1 to 256 bytes. The
-    /// [`key_prefix`](Builder::key_prefix) is not added.
-    ///
-    /// **All clients of a resource must have the same key.** No program may expire, evict or delete
-    /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A resource with
-    /// this key cannot be locked. Only acquisitions with a fencing token use it.
-    pub fn fencing_key(self, key: impl Into<Vec<u8>>) -> Builder {
-        Builder { fencing_key: key.into(), ..self }
     }
 
     /// Whether extensions, including automatic renewals, recreate a missing key on masters that

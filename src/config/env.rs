@@ -29,14 +29,13 @@ const RUN: &str = "run";
 type Setter = fn(Builder, &str) -> Result<Builder, String>;
 
 /// Each other setting, by its key in the file.
-const SETTERS: [(&str, Setter); 7] = [
+const SETTERS: [(&str, Setter); 6] = [
     ("prefix", |builder, text| Ok(builder.key_prefix(text))),
     ("max_ttl", |builder, text| Ok(builder.max_ttl(duration(text)?))),
     ("node_timeout", |builder, text| Ok(builder.node_timeout(duration(text)?))),
     ("connect_timeout", |builder, text| Ok(builder.connect_timeout(duration(text)?))),
     ("restart_guard", |builder, text| Ok(builder.restart_guard(restart_guard(text)?))),
     ("flush_marker", |builder, text| Ok(builder.flush_marker(text))),
-    ("fencing_key", |builder, text| Ok(builder.fencing_key(text))),
 ];
 
 impl Builder {

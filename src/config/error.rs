@@ -50,15 +50,8 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
-    /// The flush marker is empty or too long.
+    /// The flush marker is empty or too long, or a key that muxlock uses itself.
     FlushMarker {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The greatest length allowed.
-        max: usize,
-    },
-    /// The fencing key is empty or too long, or it is the flush marker.
-    FencingKey {
         /// Its length in bytes.
         bytes: usize,
         /// The greatest length allowed.
@@ -116,13 +109,10 @@ impl fmt::Display for ConfigError {
                 write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")
             }
             ConfigError::FlushMarker { bytes, max } => {
-                write!(f, "flush_marker has {bytes} bytes: it must have 1 to {max}")
-            }
-            ConfigError::FencingKey { bytes, max } => {
                 write!(
                     f,
-                    "fencing_key has {bytes} bytes: it must have 1 to {max}, and differ from \
-                     flush_marker"
+                    "flush_marker has {bytes} bytes: it must have 1 to {max}, and differ from \
+                     muxlock:fence and muxlock:promoted"
                 )
             }
             ConfigError::ClientName { name } => {

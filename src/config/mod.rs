@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fencing;
 use crate::lock_error::{LockError, LockErrorKind, Reserved};
 use crate::quorum::{self, NODES_MAX};
 use crate::resource::{Key, Resource};
@@ -35,7 +36,6 @@ const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const NODE_TIMEOUT_MIN: Duration = Duration::from_micros(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
-const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The longest key prefix, in bytes.
 const KEY_PREFIX_BYTES_MAX: usize = 256;
 /// The longest text for `CLIENT SETNAME`, in bytes.
@@ -58,8 +58,6 @@ pub struct Config {
     /// How long the votes of a node that may have forgotten a lock do not count.
     pub(crate) quarantine: Duration,
     pub(crate) flush_marker: Option<Key>,
-    /// The key of the counters for fencing tokens.
-    pub(crate) fencing_key: Key,
     pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
     pub(crate) resolver: Resolver,
@@ -175,7 +173,6 @@ impl Config {
         let client_name: String =
             builder.client_name.iter().map(|it| format!(":name={it}")).collect();
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
-        let fencing_key = checked_fencing_key(builder, flush_marker.as_ref())?;
         let nodes = node_configs(builder, parse_all(&builder.nodes)?)?;
         check_distinct(&nodes)?;
         check_guarded(&nodes, builder.heal)?;
@@ -188,7 +185,6 @@ impl Config {
             max_ttl: builder.max_ttl,
             quarantine: validity::quarantine(builder.max_ttl),
             flush_marker,
-            fencing_key,
             waiting: builder.waiting,
             heal: builder.heal,
             resolver: builder.resolver.clone(),
@@ -254,7 +250,7 @@ impl Config {
     #[inline]
     pub(crate) fn reserved_for(&self, key: &Key) -> Option<Reserved> {
         let reserved = |key: &[u8]| {
-            if key == self.fencing_key.as_bytes() {
+            if key == fencing::COUNTERS {
                 Some(Reserved::Counters)
             } else if is_sighting_key(key) {
                 Some(Reserved::Sighting)
@@ -316,23 +312,12 @@ fn is_sighting_key(key: &[u8]) -> bool {
     key.last_chunk() == Some(SIGHTING_NAME)
 }
 
-/// A key of at most `max` bytes that is the same for clients with any prefix.
-fn checked_key(key: &[u8], max: usize) -> Option<Key> {
-    let can_be = key.len() <= max && !is_sighting_key(key);
-    let resource = Resource::new(key).ok().filter(|_| can_be)?;
-    Some(Key::new(resource, b""))
-}
-
+/// The same key for clients with any prefix.
 fn checked_marker(key: &[u8]) -> Result<Key, ConfigError> {
     let (bytes, max) = (key.len(), FLUSH_MARKER_BYTES_MAX);
-    checked_key(key, max).ok_or(ConfigError::FlushMarker { bytes, max })
-}
-
-/// Nothing else of a client may have the counters' key.
-fn checked_fencing_key(builder: &Builder, flush_marker: Option<&Key>) -> Result<Key, ConfigError> {
-    let (bytes, max) = (builder.fencing_key.len(), FENCING_KEY_BYTES_MAX);
-    let key = checked_key(&builder.fencing_key, max).filter(|key| flush_marker != Some(key));
-    key.ok_or(ConfigError::FencingKey { bytes, max })
+    let can_be = bytes <= max && !is_sighting_key(key) && key != fencing::COUNTERS;
+    let resource = Resource::new(key).ok().filter(|_| can_be);
+    resource.map(|it| Key::new(it, b"")).ok_or(ConfigError::FlushMarker { bytes, max })
 }
 
 #[cfg(not(feature = "tls-no-provider"))]
@@ -470,10 +455,8 @@ mod tests {
         assert!(base().flush_marker("").config().is_err());
         assert!(base().flush_marker(vec![b'x'; 257]).config().is_err());
         assert!(base().flush_marker(vec![b'x'; 256]).config().is_ok());
-        assert!(base().fencing_key("").config().is_err());
-        assert!(base().fencing_key(vec![b'x'; 257]).config().is_err());
-        assert!(base().fencing_key(vec![b'x'; 256]).config().is_ok());
-        assert!(base().fencing_key("m").flush_marker("m").config().is_err());
+        assert!(base().flush_marker(fencing::COUNTERS).config().is_err());
+        assert!(base().flush_marker("app:muxlock:promoted").config().is_err());
     }
 
     #[test]

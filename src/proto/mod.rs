@@ -396,7 +396,7 @@ impl Engine {
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 let claim = self.rounds.claim(round);
-                let fence = || self.rounds.fences.asked(round, &self.config.fencing_key);
+                let fence = || self.rounds.fences.asked(round);
                 let command = match claim.key.is_plain() {
                     true => claim.command(kind, with, marker, fence),
                     false => {

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use muxlock::inspection::Owner;
-use muxlock::testing::{Master, Value as Answer};
 use testbed::scripted::refused_addr;
 use testbed::{Folder, TTL, pause, soon, timed, with_login};
 
@@ -215,27 +214,6 @@ fn command_of_a_fenced_lock_gets_its_number() {
     let (code, _, err) = run(&mut unhurried(&list, &["--fenced", "muxlock:fence", "true"]));
     let text = "the fencing counters use this key: use another name for the resource";
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
-}
-
-#[test]
-fn fencing_key_of_a_service_is_a_setting() {
-    let (masters, redlock, list) = start();
-    let counters = |key: &str| {
-        let with = |master: &Master| master.query(&[b"HLEN", key.as_bytes()]).unwrap();
-        masters.iter().filter(|master| with(master) == Answer::Integer(1)).count()
-    };
-    let script = "echo $MUXLOCK_FENCING_TOKEN";
-    let flag = ["--fenced", "--fencing-key", "mine", "r", "-c", script];
-    let (code, out, err) = run(&mut unhurried(&list, &flag));
-    assert_eq!((code, err.as_str()), (0, ""));
-    let first: muxlock::FencingToken = out.trim_end().parse().expect("a fencing token");
-    soon("the lock is free", || redlock.try_lock("r", TTL).is_ok_and(|it| it.unlock().is_ok()));
-    let mut variable = unhurried(&list, &["--fenced", "r", "-c", script]);
-    let (code, out, err) = run(variable.env("MUXLOCK_FENCING_KEY", "mine"));
-    assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.trim_end().parse::<muxlock::FencingToken>().unwrap() > first);
-    assert!(counters("mine") >= 2);
-    assert_eq!(counters("muxlock:fence"), 0);
 }
 
 /// As flock(1) does, unless the user wants something else.

@@ -141,9 +141,9 @@ impl Fences {
     }
 
     /// The counter, and the proposal.
-    pub(crate) fn asked<'a>(&self, round: RoundId, key: &'a Key) -> (Counter<'a>, u64) {
+    pub(crate) fn asked(&self, round: RoundId) -> (Counter<'static>, u64) {
         let Fence { bucket, proposal, .. } = self.slots[round.0];
-        (Counter { key: key.as_bytes(), bucket }, proposal)
+        (Counter { key: fencing::COUNTERS, bucket }, proposal)
     }
 }
 
@@ -393,7 +393,7 @@ impl Voting {
 
     /// The command that raises the counters to the lock's number.
     pub(crate) fn confirm_command(&self, round: RoundId) -> Command<'_> {
-        let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
+        let (counter, _) = self.fences.asked(round);
         let number = self.fences.chosen(round).unwrap_or_default();
         let Claim { key, token, .. } = self.claim(round);
         Command::Confirm { key: key.as_bytes(), token, counter, number }
