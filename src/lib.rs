@@ -140,8 +140,7 @@
 //! version 1.0, other items of [`proto`] can change in any release.
 //!
 //! # Features
-//! - `env`: [`Builder::from_env`], for the settings of the command-line tool: environment variables
-//!   and a file.
+//! - `env`: [`Builder::from_env`], for settings from environment variables, as of the tool.
 //! - `testing`: fake masters inside the test process, and real `redis-server` processes that a test
 //!   can kill, freeze and restart. It adds no dependency.
 //! - `tls`: encrypted connections, `rediss://`, with `rustls`; see [`Builder::node`]. It uses the

@@ -14,7 +14,8 @@ use std::time::Duration;
 use crate::client::{ConnectError, LockParts, Redlock};
 #[cfg(feature = "env")]
 pub use crate::config::env::{
-    Flags, Setting, Settings, duration, settings, shown, similar, unknown,
+    Setting, Variables, duration, not_known, read as read_small, setting_keys, shown, warn_if_open,
+    with_credentials, with_settings,
 };
 use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;

@@ -19,6 +19,7 @@ mod run;
 #[cfg(not(target_os = "linux"))]
 #[path = "run/elsewhere.rs"]
 mod run;
+mod settings;
 mod stage;
 #[cfg(target_os = "linux")]
 mod step;

@@ -1,5 +1,4 @@
-//! The options of every command that talks to masters. The library reads the variables and the
-//! file.
+//! The options of every command that talks to masters.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,8 +9,9 @@ use std::time::Duration;
 
 use clap::{ValueEnum, ValueHint};
 use muxlock::Builder;
-use muxlock::unstable_tool::{Flags, Settings, settings};
-pub use muxlock::unstable_tool::{duration, shown};
+
+use super::settings::{Flags, Settings, settings};
+pub use super::settings::{duration, shown};
 
 /// The heading of these options in the help.
 pub const MASTERS: &str = "Masters";
@@ -133,7 +133,7 @@ impl Options {
         ];
         let given = |(key, text): (_, &Option<String>)| Some((key, text.clone()?));
         let texts: BTreeMap<_, _> = texts.into_iter().filter_map(given).collect();
-        let flags = Flags { nodes: Some(&self.nodes), config: self.config.as_deref(), texts };
+        let flags = Flags { nodes: &self.nodes, config: self.config.as_deref(), texts };
         settings(&flags, env::vars_os())
     }
 }

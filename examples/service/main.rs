@@ -48,7 +48,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 fn main() -> Result<(), Box<dyn Error>> {
     let setting = |name, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.to_owned());
-    // The variables and the file of the tool: both have the same servers, prefix and `max_ttl`.
+    // The variables that the tool reads too: both have the same servers, prefix and `max_ttl`.
     let redlock = Builder::from_env()?.build()?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Locks(redlock.clone())));

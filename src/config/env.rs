@@ -1,7 +1,4 @@
-//! The settings that services and the command-line tool share: environment variables and one file.
-//!
-//! For each setting the first of these counts: the tool's flag, the variable, the file, the
-//! default.
+//! Settings from environment variables. The command-line tool shares what they mean.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,49 +8,46 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use toml::de::{DeTable, DeValue};
-
 use super::builder::Builder;
 use super::error::ConfigError;
-use super::options::RestartGuard;
 use super::url;
 
-/// Most bytes of a configuration file, and of a password file.
+/// Most bytes of a password file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// How similar a name must be to be meant, from 0 to 1.
-const SIMILARITY_MIN: f64 = 0.7;
-/// The keys of a file that are about addresses, and the table with defaults for `muxlock run`.
-const KEYS: [&str; 4] = ["nodes", "user", "password_file", RUN];
-const RUN: &str = "run";
+const PREFIX: &str = "MUXLOCK_";
+/// The settings that are about addresses.
+const OF_ADDRESSES: [&str; 3] = ["nodes", "user", "password_file"];
+/// Variables that are no settings: those of a command of `muxlock run`, and the server of tests.
+const OTHERS: [&str; 4] = ["resource", "holder", "fencing_token", "redis_server"];
 
 type Setter = fn(Builder, &str) -> Result<Builder, String>;
 
-/// Each other setting, by its key in the file.
+/// Each other setting, by its key: the name of its variable without the prefix.
 const SETTERS: [(&str, Setter); 6] = [
     ("prefix", |builder, text| Ok(builder.key_prefix(text))),
     ("max_ttl", |builder, text| Ok(builder.max_ttl(duration(text)?))),
     ("node_timeout", |builder, text| Ok(builder.node_timeout(duration(text)?))),
     ("connect_timeout", |builder, text| Ok(builder.connect_timeout(duration(text)?))),
-    ("restart_guard", |builder, text| Ok(builder.restart_guard(restart_guard(text)?))),
+    ("restart_guard", |builder, text| {
+        let guard = url::parse_restart_guard(text);
+        Ok(builder.restart_guard(guard.map_err(|_| "it must be uptime, own_observation or off")?))
+    }),
     ("flush_marker", |builder, text| Ok(builder.flush_marker(text))),
 ];
 
 impl Builder {
-    /// The settings that the command-line tool uses too: those of the environment variables
-    /// `MUXLOCK_NODES`, `MUXLOCK_PASSWORD_FILE`, `MUXLOCK_PREFIX`, `MUXLOCK_MAX_TTL` and so on, and
-    /// of a file. Feature `env`.
-    ///
-    /// The file is the first of these: the one that `MUXLOCK_CONFIG` names,
-    /// `~/.config/muxlock/config.toml` and `/etc/muxlock.toml`. A variable takes precedence over
-    /// the file. An empty variable counts as unset. The page [tool](crate::guide::tool) lists all
-    /// variables and keys. Defaults for `muxlock run` in the file are ignored.
+    /// The settings of the environment variables `MUXLOCK_NODES`, `MUXLOCK_PASSWORD_FILE`,
+    /// `MUXLOCK_PREFIX`, `MUXLOCK_MAX_TTL` and so on, which the command-line tool reads too. The
+    /// page [settings](crate::guide::settings) lists all of them. An empty variable counts as
+    /// unset. Feature `env`.
     ///
     /// On success, the builder has at least one master, and a setter replaces a setting of the
     /// environment. [`node`](Builder::node) and [`nodes`](Builder::nodes) add masters to those of
-    /// the environment. If other users can read a file with a password, the client logs a warning.
+    /// the environment. The client logs a warning for each variable that begins with `MUXLOCK_` and
+    /// is not known, and if other users can read the password file.
     ///
     /// # Errors
-    /// [`ConfigError::Env`] names the variable, or the file and its line. Correct it there.
+    /// [`ConfigError::Env`] names the variable. Correct it there.
     ///
     /// ```no_run
     /// use muxlock::Builder;
@@ -64,67 +58,137 @@ impl Builder {
     /// # Ok::<(), muxlock::error::ConfigError>(())
     /// ```
     pub fn from_env() -> Result<Builder, ConfigError> {
-        let settings = settings(&Flags::default(), env::vars_os());
-        let settings = settings.map_err(|reason| ConfigError::Env { reason })?;
-        for warning in settings.warnings {
+        let (builder, warnings) =
+            from(env::vars_os()).map_err(|reason| ConfigError::Env { reason })?;
+        for warning in warnings {
             log::warn!(target: "muxlock", "{warning}");
         }
-        Ok(settings.builder)
+        Ok(builder)
     }
 }
 
-/// The flags of the tool.
-#[derive(Default)]
-pub struct Flags<'a> {
-    /// The addresses; `None` if there is no such flag.
-    pub nodes: Option<&'a [String]>,
-    /// The configuration file.
-    pub config: Option<&'a Path>,
-    /// The value of each other flag that was given, by the setting's key in the file.
-    pub texts: BTreeMap<&'static str, String>,
+/// Also returns the warnings.
+fn from(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(Builder, Vec<String>), String> {
+    let variables = Variables::of(variables)?;
+    let mut warnings: Vec<_> = variables.unknown().map(not_known).collect();
+    let urls = variables.urls().unwrap_or_default();
+    if urls.is_empty() {
+        return Err("no masters: give MUXLOCK_NODES".to_owned());
+    }
+    let file = variables.setting("password_file").map(|it| (it.text.into(), it.origin));
+    let urls = with_credentials(urls, variables.setting("user"), file, &mut warnings)?;
+    Ok((with_settings(urls, |key| Ok(variables.setting(key)))?, warnings))
 }
 
-/// What flags, variables and a file say.
-pub struct Settings {
-    /// With at least one node.
-    pub builder: Builder,
-    /// For the user.
-    pub warnings: Vec<String>,
-    /// Defaults for the flags of `muxlock run`.
-    #[cfg_attr(not(feature = "unstable-tool"), allow(dead_code))]
-    pub run: Vec<Setting>,
+/// The warning for a variable.
+pub fn not_known(name: &str) -> String {
+    format!("the variable {name} is not known, so it is ignored")
+}
+
+/// The keys of the settings that are not about addresses.
+pub fn setting_keys() -> impl Iterator<Item = &'static str> {
+    SETTERS.into_iter().map(|(key, _)| key)
 }
 
 /// The text of a setting. Not `Debug`: by mistake, it may be a password.
 pub struct Setting {
-    /// Its key in the file.
-    #[cfg_attr(not(feature = "unstable-tool"), allow(dead_code))]
-    pub key: String,
-    /// Its value. Numbers are as in the file.
+    /// Its value.
     pub text: String,
-    /// The flag or variable, or the file, the line and the key.
+    /// Where it is set, for errors.
     pub origin: String,
 }
 
-/// Reads the file and all settings. An error names its origin, and contains no secret.
-pub fn settings(
-    flags: &Flags<'_>,
-    variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<Settings, String> {
-    let mut warnings = Vec::new();
-    let variables = texts_of(variables)?;
-    let path = config_path(flags, &variables);
-    let file = path.map(|path| File::read(path, &mut warnings)).transpose()?;
-    let sources = Sources { flags, variables, file };
-    let mut builder = Builder::default().nodes(sources.nodes(&mut warnings)?);
+/// The variables that begin with `MUXLOCK_` and are not empty.
+pub struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    /// An error names a variable that is not UTF-8.
+    pub fn of(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Variables, String> {
+        let mut texts = BTreeMap::new();
+        for (name, value) in all {
+            let name = name.to_string_lossy().into_owned();
+            if !name.starts_with(PREFIX) || value.is_empty() {
+                continue;
+            }
+            let text = value.into_string().map_err(|_| format!("{name} is not UTF-8"))?;
+            texts.insert(name, text);
+        }
+        Ok(Variables(texts))
+    }
+
+    /// The setting with this key.
+    pub fn setting(&self, key: &str) -> Option<Setting> {
+        let origin = variable(key);
+        let text = self.0.get(&origin)?.clone();
+        Some(Setting { text, origin })
+    }
+
+    /// The addresses of `MUXLOCK_NODES`, if it is set.
+    pub fn urls(&self) -> Option<Vec<String>> {
+        let list = self.setting("nodes")?.text;
+        Some(url::addresses(&list).map(str::to_owned).collect())
+    }
+
+    /// The names that neither have a meaning nor come from a service of Kubernetes whose name
+    /// begins so.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        let keys = OF_ADDRESSES.into_iter().chain(OTHERS).chain(setting_keys());
+        let known: Vec<_> = keys.map(variable).collect();
+        let is_of_service = |name: &str| {
+            name.contains("_SERVICE_") || name.contains("_PORT_") || name.ends_with("_PORT")
+        };
+        let names = self.0.keys().map(String::as_str);
+        names.filter(move |name| !known.iter().any(|it| it == name) && !is_of_service(name))
+    }
+}
+
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_ascii_uppercase())
+}
+
+/// A builder with these masters and all settings that are found. An error names the origin of a
+/// setting, and contains no secret.
+pub fn with_settings(
+    urls: Vec<String>,
+    find: impl Fn(&str) -> Result<Option<Setting>, String>,
+) -> Result<Builder, String> {
+    let mut builder = Builder::default().nodes(urls);
     for (key, setter) in SETTERS {
-        if let Some(Setting { text, origin, .. }) = sources.setting(key)? {
+        if let Some(Setting { text, origin }) = find(key)? {
             let wrong = |why| format!("{origin} is {:?}: {why}", shown(&text));
             builder = setter(builder, &text).map_err(wrong)?;
         }
     }
-    let run = sources.file.map(|file| file.run).unwrap_or_default();
-    Ok(Settings { builder, warnings, run })
+    Ok(builder)
+}
+
+/// These addresses, those without credentials with these: a user, and the file with its password
+/// and the file's origin.
+pub fn with_credentials(
+    urls: Vec<String>,
+    user: Option<Setting>,
+    file: Option<(PathBuf, String)>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<String>, String> {
+    let Some((path, origin)) = file else {
+        return match user {
+            Some(user) => {
+                Err(format!("{} needs password_file or MUXLOCK_PASSWORD_FILE", user.origin))
+            }
+            None => Ok(urls),
+        };
+    };
+    let password = password(&path, &origin)?;
+    warn_if_open(&path, warnings);
+    let user = user.map(|user| user.text).unwrap_or_default();
+    let credentials = format!("{}:{}@", encoded(&user), encoded(&password));
+    let with = |url: String| match url.split_once("://") {
+        Some((scheme, rest)) if !rest.contains('@') => format!("{scheme}://{credentials}{rest}"),
+        _ => url,
+    };
+    Ok(urls.into_iter().map(with).collect())
 }
 
 /// A duration with a unit.
@@ -135,144 +199,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "it is not a time, such as 30s or 1h30m".into())
 }
 
-fn restart_guard(text: &str) -> Result<RestartGuard, String> {
-    url::parse_restart_guard(text).map_err(|_| {
-        let meant = similar(text, &["uptime", "own_observation", "off"]);
-        format!("it must be uptime, own_observation or off{meant}")
-    })
-}
-
-/// The question whether the most similar of these names is meant; empty if none is similar.
-pub fn similar(text: &str, names: &[&str]) -> String {
-    let rated = names.iter().map(|name| (strsim::jaro(text, name), name));
-    let most = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    let similar = most.filter(|(similarity, _)| *similarity > SIMILARITY_MIN);
-    similar.map_or_else(String::new, |(_, name)| format!("; did you mean {name}?"))
-}
-
 /// A value that might be an address by mistake is not shown.
 pub fn shown(text: &str) -> &str {
     let marks = ["@", "://", "password", "passwd", "auth=", "pass="];
     let lower = text.to_ascii_lowercase();
     if marks.iter().any(|mark| lower.contains(mark)) { "***" } else { text }
-}
-
-/// The variables that are set.
-fn texts_of(
-    variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<BTreeMap<String, String>, String> {
-    let mut texts = BTreeMap::new();
-    for (name, value) in variables {
-        let name = name.to_string_lossy().into_owned();
-        match value.into_string() {
-            // An empty variable counts as not set.
-            Ok(text) if text.is_empty() => {}
-            Ok(text) => drop(texts.insert(name, text)),
-            Err(_) if name.starts_with("MUXLOCK_") => return Err(format!("{name} is not UTF-8")),
-            Err(_) => {}
-        }
-    }
-    Ok(texts)
-}
-
-/// The first file that is named, or that exists.
-fn config_path(flags: &Flags<'_>, variables: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let variable = |name| variables.get(name).map(PathBuf::from);
-    let named = flags.config.map(Path::to_owned).or_else(|| variable("MUXLOCK_CONFIG"));
-    named.or_else(|| {
-        let home = || Some(variable("HOME")?.join(".config"));
-        let own = variable("XDG_CONFIG_HOME").or_else(home);
-        let own = own.map(|home| home.join("muxlock/config.toml"));
-        let usual = [own, Some(PathBuf::from("/etc/muxlock.toml"))];
-        usual.into_iter().flatten().find(|path| path.exists())
-    })
-}
-
-/// Where values come from.
-struct Sources<'a> {
-    flags: &'a Flags<'a>,
-    variables: BTreeMap<String, String>,
-    file: Option<File>,
-}
-
-impl Sources<'_> {
-    /// From the flag or the variable.
-    fn given(&self, key: &str) -> Option<Setting> {
-        let flag = || (format!("--{}", key.replace('_', "-")), self.flags.texts.get(key));
-        let name = format!("MUXLOCK_{}", key.to_ascii_uppercase());
-        let variable = self.variables.get(&name);
-        let (origin, text) = [flag(), (name, variable)].into_iter().find(|(_, it)| it.is_some())?;
-        Some(Setting { key: key.to_owned(), text: text?.clone(), origin })
-    }
-
-    fn in_file(&self, key: &str) -> Result<Option<Setting>, String> {
-        let Some(file) = &self.file else {
-            return Ok(None);
-        };
-        file.entry(key)
-            .map(|entry| match entry.value {
-                Value::Number(_) => Err(format!("{} is not a text", file.origin(entry))),
-                _ => file.setting(entry),
-            })
-            .transpose()
-    }
-
-    fn setting(&self, key: &str) -> Result<Option<Setting>, String> {
-        let given = self.given(key);
-        if given.is_some() { Ok(given) } else { self.in_file(key) }
-    }
-
-    /// The addresses, with credentials. User and password of the file are only for its addresses:
-    /// other servers do not receive them.
-    fn nodes(&self, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
-        let flag = self.flags.nodes.unwrap_or_default();
-        if flag.iter().any(|url| has_password(url)) {
-            let way = "use MUXLOCK_NODES or a file";
-            warnings.push(format!("--node has a password, which ps shows to others: {way}"));
-        }
-        let mut is_of_file = false;
-        let urls = match self.variables.get("MUXLOCK_NODES") {
-            _ if !flag.is_empty() => flag.to_vec(),
-            Some(list) => url::addresses(list).map(str::to_owned).collect(),
-            None => {
-                is_of_file = true;
-                self.file.as_ref().map(File::urls).transpose()?.unwrap_or_default().to_vec()
-            }
-        };
-        if urls.is_empty() {
-            let flag = if self.flags.nodes.is_some() { "--node, " } else { "" };
-            let file = "a file (/etc/muxlock.toml)";
-            return Err(format!("no masters: give {flag}MUXLOCK_NODES or {file}"));
-        }
-        let found = |key| match is_of_file {
-            true => self.setting(key),
-            false => Ok(self.given(key)),
-        };
-        let user = found("user")?;
-        let Some(setting) = found("password_file")? else {
-            return match user {
-                Some(user) => {
-                    Err(format!("{} needs password_file or MUXLOCK_PASSWORD_FILE", user.origin))
-                }
-                None => Ok(urls),
-            };
-        };
-        let is_in_file = self.given("password_file").is_none();
-        let base = self.file.as_ref().filter(|_| is_in_file).and_then(|file| file.path.parent());
-        // In the file, a relative path begins at its folder.
-        let path = base.unwrap_or(Path::new("")).join(&setting.text);
-        let password = password(&path, &setting.origin)?;
-        warn_if_open(&path, warnings);
-        let user = user.map(|user| user.text).unwrap_or_default();
-        let credentials = format!("{}:{}@", encoded(&user), encoded(&password));
-        let with = |url: String| match url.split_once("://") {
-            Some((scheme, rest)) if !rest.contains('@') => {
-                format!("{scheme}://{credentials}{rest}")
-            }
-            _ => url,
-        };
-        Ok(urls.into_iter().map(with).collect())
-    }
 }
 
 /// The password in a file. By mistake, the setting may be the password, so an error names only the
@@ -283,111 +214,6 @@ fn password(path: &Path, origin: &str) -> Result<String, String> {
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(format!("{origin}: the file is empty; it should have the password")),
         password => Ok(password.to_owned()),
-    }
-}
-
-struct File {
-    path: PathBuf,
-    entries: Vec<Entry>,
-    run: Vec<Setting>,
-}
-
-struct Entry {
-    key: String,
-    lineno: usize,
-    value: Value,
-}
-
-enum Value {
-    Text(String),
-    Number(String),
-    Texts(Vec<String>),
-    Table(Vec<Entry>),
-    Other,
-}
-
-/// What a table has, with the line of each key.
-fn entries(text: &str, table: &DeTable<'_>) -> Vec<Entry> {
-    let entries = table.iter().map(|(key, value)| Entry {
-        key: key.get_ref().to_string(),
-        lineno: lineno(text, key.span().start),
-        value: match value.get_ref() {
-            DeValue::String(text) => Value::Text(text.to_string()),
-            DeValue::Integer(number) => Value::Number(number.to_string()),
-            DeValue::Float(number) => Value::Number(number.to_string()),
-            DeValue::Array(values) => {
-                let texts = values.iter().map(|value| value.get_ref().as_str().map(str::to_owned));
-                texts.collect::<Option<_>>().map_or(Value::Other, Value::Texts)
-            }
-            DeValue::Table(table) => Value::Table(entries(text, table)),
-            DeValue::Boolean(_) | DeValue::Datetime(_) => Value::Other,
-        },
-    });
-    entries.collect()
-}
-
-impl File {
-    fn read(path: PathBuf, warnings: &mut Vec<String>) -> Result<File, String> {
-        let text = read(&path)?;
-        let table = DeTable::parse(&text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            format!("{}, line {}: {}", path.display(), lineno(&text, at), error.message())
-        })?;
-        let entries = entries(&text, table.get_ref());
-        let mut file = File { path, entries, run: Vec::new() };
-        let known: Vec<_> = KEYS.into_iter().chain(SETTERS.map(|(key, _)| key)).collect();
-        if let Some(entry) = file.entries.iter().find(|it| !known.contains(&it.key.as_str())) {
-            return Err(unknown(&file.origin(entry), &entry.key, &known));
-        }
-        if file.urls()?.iter().any(|url| has_password(url)) {
-            warn_if_open(&file.path, warnings);
-        }
-        file.run = match file.entry(RUN) {
-            None => Vec::new(),
-            Some(Entry { value: Value::Table(entries), .. }) => {
-                entries.iter().map(|entry| file.setting(entry)).collect::<Result<_, _>>()?
-            }
-            Some(entry) => return Err(format!("{} is not a table", file.origin(entry))),
-        };
-        Ok(file)
-    }
-
-    fn entry(&self, key: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.key == key)
-    }
-
-    /// The file, the line and the key, for errors.
-    fn origin(&self, entry: &Entry) -> String {
-        let key = if entry.key == "password_file" { &entry.key } else { shown(&entry.key) };
-        format!("{}, line {}: {key}", self.path.display(), entry.lineno)
-    }
-
-    fn setting(&self, entry: &Entry) -> Result<Setting, String> {
-        let origin = self.origin(entry);
-        match &entry.value {
-            Value::Text(text) | Value::Number(text) => {
-                Ok(Setting { key: entry.key.clone(), text: text.clone(), origin })
-            }
-            Value::Texts(_) | Value::Table(_) | Value::Other => {
-                Err(format!("{origin} is not a text"))
-            }
-        }
-    }
-
-    fn urls(&self) -> Result<&[String], String> {
-        match self.entry("nodes") {
-            None => Ok(&[]),
-            Some(Entry { value: Value::Texts(urls), .. }) => Ok(urls),
-            Some(entry) => Err(format!("{} is not a list of texts", self.origin(entry))),
-        }
-    }
-}
-
-/// The error for a key that a table cannot have.
-pub fn unknown(origin: &str, key: &str, known: &[&str]) -> String {
-    match similar(key, known).as_str() {
-        "" => format!("{origin} is not known; known are {}", known.join(", ")),
-        meant => format!("{origin} is not known{meant}"),
     }
 }
 
@@ -402,7 +228,7 @@ fn is_pipe(_: fs::FileType) -> bool {
 }
 
 /// The text of a small file.
-fn read(path: &Path) -> Result<String, String> {
+pub fn read(path: &Path) -> Result<String, String> {
     let name = path.to_string_lossy();
     // It looks like an address, which might contain a password.
     let name = if name.contains("://") { "***" } else { &*name };
@@ -423,16 +249,8 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{name}: it is not UTF-8"))
 }
 
-fn lineno(text: &str, at: usize) -> usize {
-    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
-}
-
-fn has_password(url: &str) -> bool {
-    let (_, rest) = url.split_once("://").unwrap_or_default();
-    rest.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
-}
-
-fn warn_if_open(path: &Path, warnings: &mut Vec<String>) {
+/// Warns if other users can read the file.
+pub fn warn_if_open(path: &Path, warnings: &mut Vec<String>) {
     if is_open(path) {
         let shown = path.display();
         warnings.push(format!("{shown} has a password, and others may read it: chmod 600"));
@@ -466,123 +284,68 @@ mod tests {
 
     use super::*;
 
-    const FILE: &str = "nodes = [\"redis://a\", \"redis://u:p@b\"]\nuser = \"app\"\n\
-                        password_file = \"secret\"\nprefix = \"file:\"\nmax_ttl = \"1m\"\n\
-                        [run]\nttl = \"20s\"\nwait = 5\n";
-
-    fn read(flags: &Flags<'_>, variables: &[(&str, &str)]) -> Result<Settings, String> {
-        let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-        settings(flags, variables)
-    }
-
-    /// A folder with the file and the password `s@sa me`, which only this user can read.
-    fn folder(test: &str) -> (Folder, String) {
-        let folder = Folder::create(test);
-        fs::write(folder.0.join("muxlock.toml"), FILE).unwrap();
-        fs::write(folder.0.join("secret"), "s@sa me\n").unwrap();
-        let file = folder.0.join("muxlock.toml").to_str().unwrap().to_owned();
-        (folder, file)
+    fn read(variables: &[(&str, &str)]) -> Result<(Builder, Vec<String>), String> {
+        from(variables.iter().map(|(name, value)| (name.into(), value.into())))
     }
 
     #[test]
-    fn flag_variable_and_file_count_in_this_order() {
-        let (_folder, file) = folder("env-order");
-        let variables = [
-            ("MUXLOCK_CONFIG", &*file),
-            ("MUXLOCK_PREFIX", "variable:"),
+    fn variables_are_settings_and_unknown_ones_are_named() {
+        let nodes = ("MUXLOCK_NODES", "redis://a redis://b");
+        let (builder, warnings) = read(&[
+            nodes,
+            ("MUXLOCK_PREFIX", "app:"),
             ("MUXLOCK_MAX_TTL", ""),
             ("MUXLOCK_NODE_TIMEOUT", "1m 5ms"),
-        ];
-        let found = read(&Flags::default(), &variables).unwrap();
-        let builder = &found.builder;
-        assert_eq!(builder.nodes, ["redis://app:s%40sa%20me@a", "redis://u:p@b"]);
-        assert_eq!(builder.key_prefix, b"variable:");
-        assert_eq!(builder.max_ttl, Duration::from_secs(60), "an empty variable is not set");
+            ("MUXLOCK_HOLDER", "of muxlock run"),
+            ("MUXLOCK_PORT", "tcp://10.0.0.9:80"),
+            ("MUXLOCK_PORT_80_TCP_ADDR", "10.0.0.9"),
+            ("MUXLOCK_SERVICE_PORT_HTTP", "80"),
+            ("MUXLOCK_EU_SERVICE_HOST", "10.0.0.9"),
+            ("MUXLOCK_PREFX", "sesame"),
+            ("OTHER", ""),
+        ])
+        .unwrap();
+        assert_eq!(builder.nodes, ["redis://a", "redis://b"]);
+        assert_eq!(builder.key_prefix, b"app:");
+        assert_eq!(builder.max_ttl, Duration::from_secs(30), "an empty variable is not set");
         assert_eq!(builder.node_timeout, Duration::from_millis(60_005));
-        let run: Vec<_> = found.run.iter().map(|it| (&*it.key, &*it.text, &*it.origin)).collect();
-        let origins = [7, 8].map(|line| format!("{file}, line {line}: "));
-        let [ttl, wait] = [origins[0].clone() + "ttl", origins[1].clone() + "wait"];
-        assert_eq!(run, [("ttl", "20s", &*ttl), ("wait", "5", &*wait)]);
+        let text = "the variable MUXLOCK_PREFX is not known, so it is ignored";
+        assert_eq!(warnings, [text]);
 
-        let nodes = ["unix:///s".to_owned()];
-        let texts = BTreeMap::from([("prefix", "flag:".to_owned())]);
-        let flags = Flags { nodes: Some(&nodes), config: None, texts };
-        let builder = read(&flags, &variables).unwrap().builder;
-        assert_eq!((&*builder.key_prefix, builder.nodes), (&b"flag:"[..], nodes.to_vec()));
+        let wrong = |name, value| read(&[nodes, (name, value)]).err().unwrap();
+        for list in ["", " , "] {
+            let error = read(&[("MUXLOCK_NODES", list)]).err().unwrap();
+            assert_eq!(error, "no masters: give MUXLOCK_NODES");
+        }
+        let text = "MUXLOCK_MAX_TTL is \"30\": it has no unit: write 30s or 30ms";
+        assert_eq!(wrong("MUXLOCK_MAX_TTL", "30"), text);
+        let text = "MUXLOCK_USER needs password_file or MUXLOCK_PASSWORD_FILE";
+        assert_eq!(wrong("MUXLOCK_USER", "u"), text);
+        let text = "MUXLOCK_RESTART_GUARD is \"***\": it must be uptime";
+        assert!(wrong("MUXLOCK_RESTART_GUARD", "redis://:sesame@h").starts_with(text));
     }
 
-    /// By a flag or a variable, the password is for every address; in the file, for those there.
     #[test]
     fn password_file_serves_addresses_without_credentials() {
-        let (folder, file) = folder("env-password");
-        let secret = folder.0.join("secret").to_str().unwrap().to_owned();
-        let nodes = |more: &[(&str, &str)]| {
-            let list = "redis://a, redis+sentinel://b,c/m redis://:q@d";
-            let variables = [&[("MUXLOCK_NODES", list), ("MUXLOCK_CONFIG", &*file)], more].concat();
-            read(&Flags::default(), &variables).map(|found| found.builder.nodes)
+        let folder = Folder::create("env-password");
+        let secret = folder.0.join("secret");
+        fs::write(&secret, "s@sa me\n").unwrap();
+        let list = "redis://a, redis+sentinel://b,c/m redis://:q@d";
+        let with = |file: &str, user: &str| {
+            let file = ("MUXLOCK_PASSWORD_FILE", file);
+            let read = read(&[("MUXLOCK_NODES", list), file, ("MUXLOCK_USER", user)]);
+            read.map(|(builder, _)| builder.nodes)
         };
-        let plain = ["redis://a", "redis+sentinel://b,c/m", "redis://:q@d"];
-        assert_eq!(nodes(&[]).unwrap(), plain);
-        let password = ("MUXLOCK_PASSWORD_FILE", &*secret);
-        let with = ["redis://:s%40sa%20me@a", "redis+sentinel://:s%40sa%20me@b,c/m", plain[2]];
-        assert_eq!(nodes(&[password]).unwrap(), with);
-        let user = ("MUXLOCK_USER", "u:r");
-        assert_eq!(nodes(&[password, user]).unwrap()[0], "redis://u%3Ar:s%40sa%20me@a");
-        let text = "MUXLOCK_USER needs password_file or MUXLOCK_PASSWORD_FILE";
-        assert_eq!(nodes(&[user]).unwrap_err(), text);
-        let wrong = nodes(&[("MUXLOCK_PASSWORD_FILE", "sesame")]).unwrap_err();
+        let secret = secret.to_str().unwrap();
+        let expected =
+            ["redis://:s%40sa%20me@a", "redis+sentinel://:s%40sa%20me@b,c/m", "redis://:q@d"];
+        assert_eq!(with(secret, "").unwrap(), expected);
+        assert_eq!(with(secret, "u:r").unwrap()[0], "redis://u%3Ar:s%40sa%20me@a");
+        let wrong = with("sesame", "").unwrap_err();
         assert!(
             wrong.starts_with("MUXLOCK_PASSWORD_FILE: ") && !wrong.contains("sesame"),
             "{wrong}"
         );
-        let flag = Flags {
-            nodes: Some(&[]),
-            texts: BTreeMap::from([("password_file", secret.clone())]),
-            ..Flags::default()
-        };
-        let found = read(&flag, &[("MUXLOCK_CONFIG", &file)]).unwrap().builder.nodes;
-        assert_eq!(found[0], "redis://app:s%40sa%20me@a");
-    }
-
-    #[test]
-    fn errors_name_the_variable_or_the_file_and_its_line() {
-        let folder = Folder::create("env-errors");
-        let file = folder.0.join("muxlock.toml").to_str().unwrap().to_owned();
-        let wrong = |text: &str, variables: &[(&str, &str)]| {
-            fs::write(&file, text).unwrap();
-            let variables = [&[("MUXLOCK_CONFIG", &*file)], variables].concat();
-            read(&Flags::default(), &variables).err().map(|text| text.replace(&file, "FILE"))
-        };
-        let nodes = "nodes = ['redis://a']\n";
-        let with = |line: &str| wrong(&format!("{nodes}# max_ttl\n{line}\n"), &[]).unwrap();
-        for (line, text) in [
-            ("max_ttl = \"30\"", "is \"30\": it has no unit: write 30s or 30ms"),
-            ("max_ttl = 30", "is not a text"),
-            ("max_tll = \"1s\"", "is not known; did you mean max_ttl?"),
-            (
-                "restart_guard = \"uptme\"",
-                "is \"uptme\": it must be uptime, own_observation or off; did you mean uptime?",
-            ),
-            ("user = \"u\"", "needs password_file or MUXLOCK_PASSWORD_FILE"),
-            ("run = 1", "is not a table"),
-        ] {
-            let key = line.split_once(' ').unwrap().0;
-            let found = with(line);
-            let origin = format!("FILE, line 3: {key}");
-            assert!(found.starts_with(&origin) && found.ends_with(text), "{found}");
-        }
-        assert!(with("zzz = 1").starts_with("FILE, line 3: zzz is not known; known are nodes, "));
-        assert_eq!(with("[run]\nttl = [1]"), "FILE, line 4: ttl is not a text");
-        assert_eq!(
-            wrong("nodes = \"a\"", &[]).unwrap(),
-            "FILE, line 1: nodes is not a list of texts"
-        );
-        let none = "no masters: give MUXLOCK_NODES or a file (/etc/muxlock.toml)";
-        assert_eq!(wrong("", &[]).unwrap(), none);
-        assert_eq!(wrong("", &[("MUXLOCK_NODES", " , ")]).unwrap(), none);
-        let variable = wrong(nodes, &[("MUXLOCK_RESTART_GUARD", "redis://:sesame@h")]).unwrap();
-        assert!(variable.starts_with("MUXLOCK_RESTART_GUARD is \"***\": it must"), "{variable}");
-        assert_eq!(wrong(nodes, &[]), None);
     }
 
     /// Without an end, or without a writer, the client would never start.
@@ -610,20 +373,18 @@ mod tests {
             let expected = format!("{}: {text}", path(name).display());
             assert_eq!(error(name), Err(expected));
         }
-        let read = |variable: &str| {
-            let pipe = path("pipe").into_os_string();
-            let variables = [("MUXLOCK_NODES".into(), "redis://a".into()), (variable.into(), pipe)];
-            settings(&Flags::default(), variables.into_iter()).err()
-        };
         let mut command = std::process::Command::new("echo");
         let mut writer = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let pipe = writer.stdout.take().unwrap();
         let of_shell = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
         assert_eq!(super::read(Path::new(&of_shell)).as_deref(), Ok("\n"));
         assert!(writer.wait().unwrap().success());
-        for variable in ["MUXLOCK_CONFIG", "MUXLOCK_PASSWORD_FILE"] {
-            assert!(read(variable).unwrap().ends_with("it is not a regular file"), "{variable}");
-        }
+        let pipe = path("pipe");
+        let variables =
+            [("MUXLOCK_NODES", "redis://a".as_ref()), ("MUXLOCK_PASSWORD_FILE", &*pipe)];
+        let variables = variables.map(|(name, value): (_, &Path)| (name.into(), value.into()));
+        let error = from(variables.into_iter()).err().unwrap();
+        assert!(error.ends_with("it is not a regular file"), "{error}");
     }
 
     #[test]
@@ -633,7 +394,7 @@ mod tests {
         let odd = || OsString::from_vec(vec![0xff]);
         let of = |name: &str| {
             let nodes = ("MUXLOCK_NODES".into(), "redis://a".into());
-            settings(&Flags::default(), [nodes, (name.into(), odd())].into_iter()).err()
+            from([nodes, (name.into(), odd())].into_iter()).err()
         };
         assert_eq!(of("MUXLOCK_PREFIX").as_deref(), Some("MUXLOCK_PREFIX is not UTF-8"));
         assert_eq!(of("OTHER"), None);
@@ -641,18 +402,18 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn file_with_a_password_that_others_can_read_is_warned_of() {
+    fn password_file_that_others_can_read_is_warned_of() {
         use std::os::unix::fs::PermissionsExt;
-        let (folder, file) = folder("env-open");
+        let folder = Folder::create("env-open");
         let secret = folder.0.join("secret");
+        fs::write(&secret, "sesame").unwrap();
+        let shown = secret.to_str().unwrap();
         let warnings = |mode| {
             fs::set_permissions(&secret, fs::Permissions::from_mode(mode)).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            read(&Flags::default(), &[("MUXLOCK_CONFIG", &*file)]).unwrap().warnings
+            read(&[("MUXLOCK_NODES", "redis://a"), ("MUXLOCK_PASSWORD_FILE", shown)]).unwrap().1
         };
         assert_eq!(warnings(0o600), [""; 0]);
-        let text = "has a password, and others may read it: chmod 600";
-        let [file, secret] = [&file, secret.to_str().unwrap()].map(|it| format!("{it} {text}"));
-        assert_eq!(warnings(0o644), [file, secret]);
+        let text = format!("{shown} has a password, and others may read it: chmod 600");
+        assert_eq!(warnings(0o644), [text]);
     }
 }

@@ -73,11 +73,10 @@ pub enum ConfigError {
         /// The node, the file or setting, and the error in it.
         reason: String,
     },
-    /// A variable or the file of [`Builder::from_env`](crate::Builder::from_env) is wrong. Feature
-    /// `env`.
+    /// A variable of [`Builder::from_env`](crate::Builder::from_env) is wrong. Feature `env`.
     #[cfg(feature = "env")]
     Env {
-        /// The variable, or the file and its line, and the error there.
+        /// The variable, and the error there.
         reason: String,
     },
     /// The operating system did not provide a resource that the event loop needs, such as a file

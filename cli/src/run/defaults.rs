@@ -6,8 +6,9 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
-use muxlock::unstable_tool::{Setting, shown, similar, unknown};
+use muxlock::unstable_tool::{Setting, shown};
 
+use super::super::settings::{similar, unknown};
 use super::Args;
 
 /// The flags that suit all jobs of a machine.
@@ -15,15 +16,15 @@ pub const KEYS: [&str; 7] =
     ["ttl", "wait", "wait_masters", "kill_after", "max_time", "descendants", "conflict_exit_code"];
 
 /// The arguments of `muxlock`, which were parsed before, with these defaults for missing flags.
-pub fn with_defaults(words: &[OsString], defaults: &[Setting]) -> Result<Args, String> {
+pub fn with_defaults(words: &[OsString], defaults: &[(String, Setting)]) -> Result<Args, String> {
     let given = parse(words.to_vec()).map_err(|error| error.to_string())?;
     let is_given = |key: &str| given.value_source(key) == Some(ValueSource::CommandLine);
     let mut missing = Vec::new();
-    for setting in defaults {
-        let flag = checked(setting)?;
+    for (key, setting) in defaults {
+        let flag = checked(key, setting)?;
         // Each of the two contradicts the other.
-        let is_refused = setting.key == "wait" && is_given("nonblock");
-        if !is_given(&setting.key) && !is_refused {
+        let is_refused = key == "wait" && is_given("nonblock");
+        if !is_given(key) && !is_refused {
             missing.push(flag);
         }
     }
@@ -37,9 +38,9 @@ fn parse(words: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
 }
 
 /// The flag of a default, if the flag takes this value.
-fn checked(setting: &Setting) -> Result<OsString, String> {
-    let Setting { key, text, origin } = setting;
-    if !KEYS.contains(&key.as_str()) {
+fn checked(key: &str, setting: &Setting) -> Result<OsString, String> {
+    let Setting { text, origin } = setting;
+    if !KEYS.contains(&key) {
         return Err(unknown(origin, key, &KEYS));
     }
     let flag = OsString::from(format!("--{}={text}", key.replace('_', "-")));
@@ -71,8 +72,8 @@ mod tests {
     use super::super::Descendants;
     use super::*;
 
-    fn setting(key: &str, text: &str) -> Setting {
-        Setting { key: key.to_owned(), text: text.to_owned(), origin: format!("FILE: {key}") }
+    fn setting(key: &str, text: &str) -> (String, Setting) {
+        (key.to_owned(), Setting { text: text.to_owned(), origin: format!("FILE: {key}") })
     }
 
     fn args(words: &str, defaults: &[(&str, &str)]) -> Result<Args, String> {

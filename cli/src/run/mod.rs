@@ -30,11 +30,12 @@ use muxlock::error::ConfigError;
 use muxlock::limits::SLOTS_MAX;
 use muxlock::proto::Lease;
 use muxlock::settings::Heal;
-use muxlock::unstable_tool::{ConfigExt, Settings, explained};
+use muxlock::unstable_tool::{ConfigExt, explained};
 use muxlock::{Builder, Config, Fingerprint, LockError, Resource};
 
 use super::holder::fingerprint;
 use super::options::{Options, Wait, duration, wait};
+use super::settings::Settings;
 use console::say;
 use defaults::with_defaults;
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::unstable_tool::{ConfigExt, Settings, explained, in_the_tool, parts, printable};
+use muxlock::unstable_tool::{ConfigExt, explained, in_the_tool, parts, printable};
 use muxlock::{Config, LockError, LockErrorKind, LockParts, Moment, Redlock, Released, quorum};
 
 use super::options::{Options, duration};
@@ -18,6 +18,7 @@ use super::run::command::code_of;
 use super::run::console::{self, say};
 use super::run::locks::Locks;
 use super::run::{self, FAILED, LOST, Plan, UNAVAILABLE, check_ttl, records, seconds, settings};
+use super::settings::Settings;
 use file::{Contents, Draft, Ended, OnRenewer, StepFile, parts_of};
 
 /// The longest `--keep`: longer than pipelines run.
