@@ -333,7 +333,7 @@ fn packaged_file_is_read_as_it_is_and_without_its_marks() {
     let settings: Vec<&str> = settings
         .filter(|line| line.starts_with(|first: char| first == '[' || first.is_ascii_lowercase()))
         .collect();
-    assert_eq!(settings.len(), 19, "{settings:?}");
+    assert_eq!(settings.len(), 17, "{settings:?}");
     fs::write(&file, settings.join("\n").replace("/run/secrets/redis", secret)).unwrap();
     let mut command = unhurried(&list, &["inspect", "deploy", "--config", file.to_str().unwrap()]);
     let (code, out, err) = run(&mut command);
