@@ -97,8 +97,7 @@ pub enum NodeOutcome {
     /// held, or its key of this lock might have been written after such a loss. See
     /// [`RestartGuard`](crate::settings::RestartGuard).
     Quarantined,
-    /// The node granted the lock, but proposed a fencing token that the lock could not get: a
-    /// higher one, or one far ahead of the masters' clocks.
+    /// The node granted the lock, but proposed a higher fencing token than the lock's.
     Outnumbered,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),

@@ -79,11 +79,6 @@ impl Tally {
         self.granted -= count as u8;
     }
 
-    /// How many yes votes are missing to a quorum.
-    pub(crate) fn missing(&self) -> usize {
-        usize::from(self.needed.saturating_sub(self.granted))
-    }
-
     pub(crate) fn granted(&self) -> usize {
         usize::from(self.granted)
     }

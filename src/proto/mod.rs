@@ -651,7 +651,6 @@ impl Engine {
             spurious_wakeups: waits.spurious_wakeups,
             requeued: waits.requeued,
             tokens_confirmed: votes.tokens_confirmed,
-            tokens_ignored: votes.tokens_ignored,
             server_errors: self.stats.server_errors + waits.server_errors,
             waiting: self.operations.acquisitions().count() as u64,
             held: came - self.stats.released - self.let_go,

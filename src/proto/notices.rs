@@ -28,9 +28,6 @@ pub enum Notice {
     Unidentified,
     /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,
-    /// The server proposes fencing tokens that are more than a minute ahead of the masters' clocks.
-    /// They are ignored while the other masters form a quorum.
-    FarAhead,
     /// Another server answers at this address, and it already ran when the previous one last
     /// answered: it was moved here while running, or the name leads to several servers.
     Moved,
@@ -54,9 +51,6 @@ impl fmt::Display for Notice {
             Notice::Votes => f.write_str("votes again"),
             Notice::Unidentified => {
                 f.write_str("INFO is forbidden: its role and its process are not checked")
-            }
-            Notice::FarAhead => {
-                f.write_str("its clock or its fencing counters are more than a minute ahead")
             }
             Notice::Moved => f.write_str(
                 "another server answers here, which already ran at the last contact: two clients \

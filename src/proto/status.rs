@@ -184,9 +184,6 @@ pub struct Stats {
     /// Commands that raised a master's counter to the lock's fencing token, because the master had
     /// proposed a lower one.
     pub tokens_confirmed: u64,
-    /// Proposed fencing tokens that were ignored, because they are far ahead of the masters'
-    /// clocks.
-    pub tokens_ignored: u64,
     /// Positions taken in the queues on the masters; see [`Waiting`](crate::settings::Waiting).
     pub queued: u64,
     /// Notifications received that it is this client's turn to take a lock.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muxlock::settings::RestartGuard;
 use muxlock::testing::{Masters, Value};
 use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock};
-use testbed::{Stopwatch, TTL, all_ready, patient, ready, soon};
+use testbed::{Stopwatch, TTL, all_ready, patient};
 
 const KEY: &str = "invoice:42";
 const COUNTERS: &[u8] = b"muxlock:fence";
@@ -51,7 +51,7 @@ fn numbers_grow_and_take_one_round_trip() {
         last = Some(number);
     }
     let stats = redlock.stats();
-    assert_eq!((stats.fenced, stats.tokens_confirmed, stats.tokens_ignored), (100, 0, 0));
+    assert_eq!((stats.fenced, stats.tokens_confirmed), (100, 0));
     // Also of another client, with a prefix of its own for the same key (F2).
     let builder = patient(masters.urls()).restart_guard(RestartGuard::Off);
     let other = all_ready(&builder.key_prefix("invoice:"));
@@ -77,36 +77,6 @@ fn master_that_gave_less_is_raised() {
         last = next;
     }
     assert!(last.get() > number + 40_000_000 || redlock.stats().tokens_confirmed == 0);
-}
-
-/// F11: a master from the year 2100 poisons nothing but its own counters.
-#[test]
-fn master_that_is_far_ahead_is_set_aside() {
-    let (masters, redlock) = start(3);
-    let before = number_of(&redlock);
-    count(&masters, 0, "4102444800000000");
-    for _ in 0..20 {
-        let number = number_of(&redlock);
-        assert!(number > before && number.get() < 4_000_000_000_000_000, "{number}");
-    }
-    assert!(counter(&masters, 1) < Some(4_000_000_000_000_000));
-}
-
-/// F11: a number from the year 2100 becomes a lock's number if another master is missing. From then
-/// on, deleting the counters of the one master whose clock was wrong sets the order back.
-#[test]
-fn number_far_ahead_that_was_handed_out_is_forgotten_with_its_counters() {
-    let (mut masters, redlock) = start(3);
-    count(&masters, 0, "4102444800000000");
-    masters[1].kill().unwrap();
-    let far = number_of(&redlock);
-    assert!(far.get() > 4_102_444_800_000_000, "{far}");
-    soon("it has spread", || counter(&masters, 2) >= Some(far.get()));
-    masters[1].restart().unwrap();
-    soon("it votes again", || ready(&redlock) == 3);
-    masters[0].query(&[b"DEL", COUNTERS]).unwrap();
-    let after = number_of(&redlock);
-    assert!(after < far, "{after}");
 }
 
 /// F15: it is named, and no key is left.

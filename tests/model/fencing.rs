@@ -36,7 +36,6 @@ const TWO: Fencing<3> = Fencing {
     neighbours: 0,
     heals: false,
     stragglers: true,
-    sets_aside: false,
     numbers: Numbers::Free,
     clocks: Clocks::Steady,
     horizon: 0,
@@ -116,13 +115,6 @@ fn heals_of_a_returned_lock_need_no_number() {
 fn a_neighbour_in_the_bucket_disturbs_no_order() {
     let proposals = &[Proposal::Stale, Proposal::Fresh];
     holds(Fencing { neighbours: 1, proposals, ..TWO }, 100_000, SEEN);
-}
-
-/// F11: whichever q grants are taken, and whenever.
-#[test]
-fn numbers_may_be_set_aside() {
-    let proposals = &[Proposal::Stale, Proposal::Fresh];
-    holds(Fencing { sets_aside: true, proposals, ..TWO }, 100_000, SEEN);
 }
 
 /// F7. It is the same to count smaller grants.

@@ -4,8 +4,6 @@
 //! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
 //! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
 
-use std::time::Duration;
-
 use super::{Decision, Voting};
 use crate::fencing::{self, FencingToken};
 use crate::moment::Moment;
@@ -14,20 +12,14 @@ use crate::proto::command::{Command, Counter, Grant};
 use crate::proto::index::{OpIndex, RoundId};
 use crate::proto::kind::{Claim, RoundKind};
 use crate::proto::nodes::{Nodes, State};
-use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
 
-/// A number that is further ahead of the masters' clocks than this is postponed while others may
-/// come (F11).
-const AHEAD_MAX_MICROS: u64 = 60_000_000;
 /// A master takes no proposal that is further from its own clock.
 const NEAR_MICROS: u64 = 500_000;
 /// Proposals are not less: a smaller time is that of a clock that was never set.
 const PROPOSAL_MIN: u64 = 2;
-/// In how many buckets at once other locks may be known to be in the way of near numbers.
-const OBSTRUCTED_MAX: usize = 64;
 /// A script says so if the counter now has the proposal.
 const AT_PROPOSAL: u64 = 1;
 
@@ -38,9 +30,6 @@ pub(crate) struct Fences {
     slots: Vec<Fence>,
     /// The last proposal.
     proposal: u64,
-    /// Buckets with attempts that failed because only numbers far ahead were left, and other locks
-    /// were in the way of near ones; and when the first of them since the last lock did.
-    obstructed: Vec<(u16, Moment)>,
 }
 
 #[derive(Default)]
@@ -60,10 +49,6 @@ struct Agreement {
     numbers: Box<[u64]>,
     /// The lock's number, as soon as it is chosen. It never changes (F10).
     chosen: Option<u64>,
-    /// The nodes whose numbers are postponed. They have not voted.
-    postponed: NodeSet,
-    /// Whether no others came than those that were postponed.
-    is_last: bool,
 }
 
 impl Fences {
@@ -94,27 +79,6 @@ impl Fences {
         self.slots[round.0].agreement.as_ref()?.chosen
     }
 
-    /// Other locks are in the way of near numbers. Returns whether they have been for longer than
-    /// `longest`: then what is in the way was forgotten.
-    fn is_obstructed_for(&mut self, now: Moment, round: RoundId, longest: Duration) -> bool {
-        let bucket = self.slots[round.0].bucket;
-        if let Some((_, since)) = self.obstructed.iter().find(|(of, _)| *of == bucket) {
-            return now.since(*since) > longest;
-        }
-        if self.obstructed.len() == OBSTRUCTED_MAX {
-            self.obstructed.remove(0);
-        }
-        self.obstructed.push((bucket, now));
-        false
-    }
-
-    /// A lock was granted in the bucket of this round.
-    #[cold]
-    fn forget_obstructed(&mut self, round: RoundId) {
-        let bucket = self.slots[round.0].bucket;
-        self.obstructed.retain(|(of, _)| *of != bucket);
-    }
-
     /// The node has raised its counter to the round's number: that is not below it, and the node's
     /// own grant was not above.
     pub(crate) fn note_confirmed(&mut self, round: RoundId, node: usize) {
@@ -132,10 +96,7 @@ impl Fences {
     }
 
     /// The number of a round that was won.
-    pub(crate) fn token(&mut self, round: RoundId) -> FencingToken {
-        if !self.obstructed.is_empty() {
-            self.forget_obstructed(round);
-        }
+    pub(crate) fn token(&self, round: RoundId) -> FencingToken {
         let number = self.chosen(round).unwrap_or(self.slots[round.0].proposal);
         FencingToken::checked(number).expect("no other number is counted")
     }
@@ -197,8 +158,6 @@ impl Voting {
             Box::new(Agreement {
                 numbers: vec![*proposal; count].into(),
                 chosen: is_decided.then_some(*proposal),
-                postponed: NodeSet::EMPTY,
-                is_last: false,
             })
         });
         agreement.numbers[node] = number;
@@ -235,71 +194,6 @@ impl Voting {
         }
     }
 
-    /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
-    fn postpone_far(&mut self, now: Moment, nodes: &mut Nodes, round: RoundId) -> bool {
-        let voted = &self[round];
-        let mut far = NodeSet::EMPTY;
-        for node in voted.granted.iter() {
-            if is_far_ahead(now, nodes, self.fences.number_of(round, node)) {
-                far.insert(node);
-            }
-        }
-        let Some(agreement) = &mut self.fences.slots[round.0].agreement else {
-            return false;
-        };
-        if far.is_empty() || agreement.is_last || agreement.chosen.is_some() {
-            return false;
-        }
-        agreement.postponed.extend(far);
-        self.stats.tokens_ignored += far.len() as u64;
-        let postponed = agreement.postponed.len();
-        self.postpone(now, round, far, postponed);
-        for node in far.iter() {
-            if nodes[node].guard.note_far_ahead() {
-                nodes.notices.note(node, Notice::FarAhead);
-            }
-        }
-        true
-    }
-
-    /// Nothing is decided yet. If only numbers that were postponed are left, the lowest of them are
-    /// taken (F11). If the nodes that refused could make a quorum of other numbers, the attempt has
-    /// failed instead: they may grant the next one, as soon as the lock that is in the way is over.
-    #[cold]
-    pub(super) fn take_postponed(
-        &mut self,
-        now: Moment,
-        nodes: &mut Nodes,
-        round: RoundId,
-    ) -> Option<Decision> {
-        self.postpone_far(now, nodes, round);
-        let voted = &self[round];
-        let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
-        let postponed = self.fences.slots[round.0].agreement.as_ref().map(|it| it.postponed);
-        let postponed = postponed.filter(|nodes| !nodes.is_empty() && *nodes == undecided)?;
-        let may_come =
-            tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
-        let agreement = self.fences.slots[round.0].agreement.as_mut()?;
-        if may_come {
-            agreement.postponed = NodeSet::EMPTY;
-            for node in postponed.iter() {
-                self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
-            }
-            return self.judge(now, nodes, round);
-        }
-        agreement.is_last = true;
-        let missing = tally.missing();
-        let numbers = &agreement.numbers;
-        let mut lowest: Vec<usize> = agreement.postponed.iter().collect();
-        lowest.sort_by_key(|node| numbers[*node]);
-        lowest.truncate(missing);
-        lowest.iter().for_each(|node| agreement.postponed.remove(*node));
-        for node in lowest {
-            self.record(now, nodes, round, node, NodeOutcome::Granted);
-        }
-        self.judge(now, nodes, round)
-    }
-
     /// A quorum has granted. The greatest of its numbers is the lock's (F8). If all of them have
     /// it, the round is won; if not, the others are raised.
     #[inline]
@@ -319,9 +213,6 @@ impl Voting {
     #[cold]
     fn choose(&mut self, now: Moment, nodes: &mut Nodes, won: Decision) -> Option<Decision> {
         let round = won.round;
-        if self.postpone_far(now, nodes, round) {
-            return self.judge(now, nodes, round);
-        }
         let granted = self[round].granted;
         let Some(agreement) = &mut self.fences.slots[round.0].agreement else {
             return Some(won);
@@ -331,9 +222,6 @@ impl Voting {
         let mut lower = NodeSet::EMPTY;
         granted.iter().filter(|it| numbers[*it] < greatest).for_each(|node| lower.insert(node));
         agreement.chosen = Some(greatest);
-        for node in std::mem::take(&mut agreement.postponed).iter() {
-            self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
-        }
         if lower.is_empty() {
             return Some(won);
         }
@@ -398,9 +286,4 @@ impl Voting {
         let Claim { key, token, .. } = self.claim(round);
         Command::Confirm { key: key.as_bytes(), token, counter, number }
     }
-}
-
-fn is_far_ahead(now: Moment, nodes: &Nodes, number: u64) -> bool {
-    let time = nodes.time(now);
-    time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
 }

@@ -41,7 +41,6 @@ pub(crate) struct Decision {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct VotingStats {
     pub(super) tokens_confirmed: u64,
-    pub(super) tokens_ignored: u64,
 }
 
 /// All rounds that are open.
@@ -127,7 +126,6 @@ impl Voting {
         };
         let decision = Decision { op, round, verdict };
         match (verdict, kind) {
-            (Verdict::Pending, RoundKind::AcquireFenced) => self.take_postponed(now, nodes, round),
             (Verdict::Pending, _) => None,
             (Verdict::Lost, RoundKind::Release)
                 if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>

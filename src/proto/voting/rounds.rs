@@ -257,22 +257,6 @@ impl Voting {
         (voted.decided, voted.waited) = (false, true);
     }
 
-    /// These nodes have voted yes, and their votes may count later; with them, `so_far` of its
-    /// votes are in that state. All of them are answers.
-    pub(super) fn postpone(&mut self, now: Moment, round: RoundId, nodes: NodeSet, so_far: usize) {
-        let waited = self.open[round.0].waited;
-        self.take_back(round, nodes);
-        let voted = &mut self.open[round.0];
-        voted.waited = waited;
-        let answered = voted.tally.granted() + voted.tally.refused() + so_far;
-        let since_start = now.nanos_since(voted.started);
-        if answered >= self.config.quorum() && since_start <= self.timeout_nanos && !waited {
-            smooth(&mut self.round_trip_nanos, since_start);
-            // Once for each round.
-            voted.waited = true;
-        }
-    }
-
     /// The nodes where the lock is held, and whether others have granted it.
     pub(crate) fn refused_by(&self, round: RoundId) -> (NodeSet, bool) {
         let mut refused = NodeSet::EMPTY;

@@ -49,8 +49,6 @@ pub struct Fencing<const N: usize> {
     pub heals: bool,
     /// Whether what an attempt sent may run when the attempt is over.
     pub stragglers: bool,
-    /// Whether a number may be set aside (F11).
-    pub sets_aside: bool,
     /// Whether numbers follow the clocks, which they must where counters are lost.
     pub numbers: Numbers,
     pub clocks: Clocks,
@@ -154,9 +152,6 @@ pub enum Action {
     Grant(usize, usize, u8),
     /// The attempt's client reads a node's grant.
     Read(usize, usize),
-    SetAside(usize, usize),
-    /// A number that was set aside is taken after all.
-    Take(usize, usize),
     /// A node executes the attempt's RAISE.
     Raise(usize, usize),
     /// The attempt's client reads a node's acknowledgement.
@@ -228,8 +223,6 @@ impl<const N: usize> Model for Fencing<N> {
             Action::Start(a, proposal) => self.start(&mut state, a, proposal),
             Action::Grant(n, a, clock) => self.grant(&mut state, n, a, clock),
             Action::Read(n, a) => self.read(&mut state, n, a),
-            Action::SetAside(n, a) => state.nodes[n].links[a].grant = Grant::Aside,
-            Action::Take(n, a) => self.take(&mut state, n, a),
             Action::Raise(n, a) => self.raise(&mut state, n, a),
             Action::Acknowledge(n, a) => self.acknowledge(&mut state, n, a),
             Action::Vanish(n) => state.nodes[n].owner = NO_OWNER,
@@ -332,12 +325,6 @@ impl<const N: usize> Fencing<N> {
         }
         if attempt.is_under_way() && link.grant == Grant::Granted {
             actions.push(Action::Read(n, a));
-            if self.sets_aside && attempt.phase == Phase::Voting {
-                actions.push(Action::SetAside(n, a));
-            }
-        }
-        if attempt.phase == Phase::Voting && link.grant == Grant::Aside {
-            actions.push(Action::Take(n, a));
         }
         let may_raise = node.is_owned_by(a) || self.makes(Mistake::RaiseOfAnyKey);
         if link.raise == Raise::Sent && may_raise {

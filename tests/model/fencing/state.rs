@@ -104,8 +104,6 @@ pub enum Grant {
     Sent,
     /// The reply is on its way.
     Granted,
-    /// Read, and not taken among the q for now.
-    Aside,
     Read,
     /// Of no interest.
     Done,

@@ -57,7 +57,7 @@ impl<const N: usize> Fencing<N> {
         (state.attempts[a].phase, state.attempts[a].number) = (Phase::Stamping, number);
         for link in state.nodes.iter_mut().map(|node| &mut node.links[a]) {
             match link.grant {
-                Grant::Read | Grant::Aside => self.stamp(link, number),
+                Grant::Read => self.stamp(link, number),
                 _ if self.makes(Mistake::RaiseBeforeGrant) => link.raise = Raise::Sent,
                 _ => {}
             }

@@ -23,7 +23,6 @@ fn wide_fencing() {
 #[ignore = "wider bounds"]
 fn wide_heals_and_neighbours() {
     wide("heals", Fencing { heals: true, ..TWO }, 175_700, &[]);
-    wide("set aside", Fencing { sets_aside: true, ..TWO }, 386_400, &[]);
     wide("a neighbour", Fencing { neighbours: 1, ..TWO }, 799_909, &[]);
 }
 
@@ -81,7 +80,6 @@ fn wide_five_nodes() {
         neighbours: 0,
         heals: false,
         stragglers: false,
-        sets_aside: false,
         numbers: TWO.numbers,
         clocks: TWO.clocks,
         horizon: 0,

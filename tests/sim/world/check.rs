@@ -37,8 +37,6 @@ pub struct Heard {
     pub role: Trust,
     /// Whether it was read after the node's clock was seen to jump.
     pub is_after_jump: bool,
-    /// When it was read, in true time.
-    pub read_at: u64,
 }
 
 /// A SET that a server executed.
@@ -446,11 +444,6 @@ impl World {
         }
         self.hear_said(client, slot, id, index);
         let connection = &mut self.connections[id];
-        if let Some((_, token)) = connection.noes.front().copied().filter(|(at, _)| *at == index) {
-            connection.noes.pop_front();
-            self.note_fence_refused(&token, slot);
-        }
-        let connection = &mut self.connections[id];
         let Some(yes) = connection.yeses.front().copied().filter(|yes| yes.index == index) else {
             return;
         };
@@ -481,7 +474,6 @@ impl World {
             memory,
             role,
             is_after_jump,
-            read_at: self.now,
         });
         if !is_extension && !is_flushed {
             self.may_jump_before_raise(client, node, &yes.token);

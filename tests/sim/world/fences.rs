@@ -6,7 +6,7 @@ use muxlock::LockToken;
 use muxlock::proto::{Lease, NodeSet};
 
 use super::World;
-use super::check::{Failure, Heard, quorum};
+use super::check::{Failure, Heard};
 use super::clock::{MICRO, MILLI};
 use super::faults::Fault;
 use super::plan::Class;
@@ -24,8 +24,6 @@ const NEAR: u64 = 500_000;
 const LATE_RAISES: u32 = 150;
 /// How often a clock jumps between a grant and its raise, in runs where clocks do.
 const JUMPS: u32 = 100;
-/// How far ahead of the masters' clocks a number may be, in microseconds.
-const SANE: u64 = 61_000_000;
 
 /// A command that asks for a number, or raises one.
 pub enum Asks<'a> {
@@ -49,7 +47,6 @@ pub fn asks<'a>(words: &[&'a [u8]]) -> Option<Asks<'a>> {
 struct Fenced {
     key: Key,
     bucket: Vec<u8>,
-    proposal: u64,
     /// When its SETs were first handed out, in true time.
     started: u64,
     /// For each node, what its counter had when it granted, and when.
@@ -58,8 +55,6 @@ struct Fenced {
     highest: Vec<u64>,
     /// Slots that were told to raise.
     raised: u64,
-    /// Slots whose refusal was read in time.
-    refused: u64,
     /// How many yeses the client had heard when it first raised.
     heard: usize,
     /// When it was handed out as a lock, with which number, counting on these nodes.
@@ -116,12 +111,10 @@ impl World {
         self.fences.attempts.entry(*token_digits(token)).or_insert_with(|| Fenced {
             key: (0, Vec::new()),
             bucket: Vec::new(),
-            proposal,
             started: now,
             grants: vec![None; nodes],
             highest: vec![0; nodes],
             raised: 0,
-            refused: 0,
             heard: 0,
             returned: None,
             is_entered: false,
@@ -129,7 +122,7 @@ impl World {
     }
 
     /// A client has nodes raise their counters.
-    pub fn check_raise(&mut self, client: usize, nodes: NodeSet, token: &LockToken, number: u64) {
+    pub fn check_raise(&mut self, client: usize, nodes: NodeSet, token: &LockToken) {
         let slots = nodes.iter().map(|slot| 1 << slot).sum();
         let Some(attempt) = self.checker.attempts.get(token.as_bytes()) else {
             return;
@@ -137,7 +130,6 @@ impl World {
         if let Some((rule, text)) = self.fences.note_raise(slots, token, &attempt.heard) {
             return self.fail(rule, || text);
         }
-        self.check_sane(client, token, number);
         if self.plan.has(Fault::Stall) && self.is_faulty && self.choices.chance(LATE_RAISES) {
             for slot in nodes.iter() {
                 if let Some(id) = self.clients[client].slots[slot].connection {
@@ -145,14 +137,6 @@ impl World {
                     self.connections[id].up.held_until = self.now + length;
                 }
             }
-        }
-    }
-
-    /// A client reads that a node has refused.
-    pub fn note_fence_refused(&mut self, token: &[u8; 40], slot: usize) {
-        let in_time = self.plan.node_timeout / 100 * 98;
-        if let Some(attempt) = self.fences.attempts.get_mut(token) {
-            attempt.refused |= u64::from(self.now < attempt.started + in_time) << slot;
         }
     }
 
@@ -167,72 +151,6 @@ impl World {
             let resource = self.choices.below(self.plan.resources as u32) as usize;
             self.acquire(client, resource, self.plan.max_ttl, None);
         }
-    }
-
-    /// What is far ahead of the masters' clocks is taken only if all that is left is (F11).
-    fn check_sane(&mut self, client: usize, token: &LockToken, number: u64) {
-        // A server that does not tell its time is no help.
-        let steps =
-            [Fault::StepForward, Fault::StepBack, Fault::Hypervisor, Fault::Swap, Fault::Refuse];
-        let (needed, now) = (quorum(self.plan.nodes), self.now);
-        let it = &self.clients[client];
-        let is_plain = !steps.iter().any(|step| self.plan.has(*step))
-            && !self.had_twins
-            // Nodes may be in quarantine for a lost marker, and clients' clocks may leap.
-            && !self.plan.has_marker
-            && self.plan.class != Class::Unguarded
-            && self.plan.stray_error == 0;
-        let (Some(attempt), true) = (self.checker.attempts.get(token.as_bytes()), is_plain) else {
-            return;
-        };
-        if attempt.uncountable != 0 || it.slots_in_quarantine() != 0 {
-            return;
-        }
-        let mut clocks: Vec<u64> = self.nodes.iter().map(|node| node.wall(now) / MICRO).collect();
-        clocks.sort_unstable();
-        let time = clocks[(clocks.len() - 1) / 2];
-        if number <= time + SANE {
-            return;
-        }
-        self.rare.hit(Rare::FarNumber);
-        let fenced = &self.fences.attempts[token.as_bytes()];
-        // Later, it may have been too late to count.
-        let in_time = fenced.started + self.plan.node_timeout / 100 * 98;
-        let heard = attempt.heard.iter().filter(|it| !it.is_extension && it.read_at < in_time);
-        // Nor does that of a server whose role has changed, which costs it the connection.
-        let heard = heard.filter(|it| self.connections[it.connection].closed_at == u64::MAX);
-        let mut given: Vec<u64> = heard
-            .filter_map(|heard| fenced.grants[self.connections[heard.connection].node])
-            .map(|(number, _)| number)
-            .collect();
-        given.sort_unstable();
-        let near = given.iter().filter(|given| **given <= time + SANE / 2).count();
-        let may_come = near + fenced.refused.count_ones() as usize >= needed;
-        // Its client may have known of some clocks alone.
-        let is_known = fenced.proposal.abs_diff(time) < SANE / 2;
-        if may_come && is_known && !self.may_be_obstructed(client, &fenced.bucket) {
-            let short = Short(token.as_bytes());
-            return self.fail("FENCE-SANE", || format!("{short} need not take {number}"));
-        }
-        if given.get(needed - 1).is_some_and(|lowest| number > *lowest) {
-            let short = Short(token.as_bytes());
-            self.fail("FENCE-SANE", || format!("{short} takes {number}, it is {time}"));
-        }
-    }
-
-    /// Whether a client has tried for longer than any lock lives to get one in this bucket.
-    fn may_be_obstructed(&self, client: usize, bucket: &[u8]) -> bool {
-        let own = || {
-            let all = self.fences.attempts.iter().filter(|(_, it)| it.bucket == bucket);
-            let known = all.filter_map(|(token, it)| Some((it, self.checker.attempts.get(token)?)));
-            known.filter(|(_, attempt)| attempt.client == client)
-        };
-        let got = own().filter_map(|(it, _)| it.returned.as_ref()).map(|returned| returned.0).max();
-        let got = got.unwrap_or(0);
-        // One that was under way when its client got a lock may have failed after that.
-        let failed = own().filter(|(_, at)| at.heard.last().is_some_and(|it| it.read_at >= got));
-        let tried = failed.map(|(it, _)| it.started.max(got)).min();
-        tried.is_some_and(|tried| self.now > tried + self.plan.max_ttl / 100 * 98)
     }
 
     /// A server has run a command: what became of its counters?

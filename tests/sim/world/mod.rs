@@ -443,7 +443,6 @@ impl World {
             if stats.rounds > ended {
                 self.rare.hit(Rare::Retry);
             }
-            self.rare.hit_if(stats.tokens_ignored > 0, Rare::SetAside);
             if stats.clock_jumps > 0 {
                 self.rare.hit(Rare::ClockStepDetected);
             }

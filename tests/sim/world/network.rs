@@ -189,8 +189,6 @@ pub struct Connection {
     /// Replies that the client read.
     pub replies: u64,
     pub yeses: VecDeque<Yes>,
-    /// Refusals of SETs that ask for a number: the reply's index, and the token.
-    pub noes: VecDeque<(u64, [u8; 40])>,
     /// What was said of locks that are known by a caller's value: the reply's index, and what.
     pub said: VecDeque<(u64, Said)>,
     /// The commands of locks that the client has handed to its socket and not been answered.
@@ -238,7 +236,6 @@ impl Connection {
             answered: 0,
             replies: 0,
             yeses: VecDeque::new(),
-            noes: VecDeque::new(),
             said: VecDeque::new(),
             asked: VecDeque::new(),
             beside: None,

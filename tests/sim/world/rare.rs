@@ -84,8 +84,6 @@ situations! {
     ClampUp => "number raised to near the server's clock",
     ClampDown => "proposal cut to near the server's clock",
     NoProposal => "fenced lock asked for without a proposal",
-    SetAside => "number set aside",
-    FarNumber => "number taken although it is far ahead",
     CounterLost => "counters lost",
     CounterSetBack => "counters set back by a restart",
     CounterText => "counters replaced by text",

@@ -357,13 +357,6 @@ impl World {
         if let Some(form) = form(words) {
             return self.note_form_yes(node, id, &form, reply);
         }
-        if let (Some(Asks::Set { token, .. }), Reply::Nil | Reply::Integer(0)) =
-            (asks(words), reply)
-            && let Ok(token) = token.try_into()
-        {
-            let connection = &mut self.connections[id];
-            connection.noes.push_back((connection.answered, token));
-        }
         let (token, key, is_extension) = match (words, reply) {
             _ if matches!(asks(words), Some(Asks::Raise { .. })) => return,
             ([b"EVAL", _, b"2", _, queue, ..], _) if is_queue(queue) => return,

@@ -421,9 +421,9 @@ impl World {
                         Command::AcquireFenced { token, proposal, .. } => {
                             fenced.push((*token, proposal));
                         }
-                        Command::Confirm { token, number, .. } => {
+                        Command::Confirm { token, .. } => {
                             self.checker.note_uncountable(token, of);
-                            raised.push((nodes, *token, number));
+                            raised.push((nodes, *token));
                         }
                         _ => {}
                     }
@@ -514,8 +514,8 @@ impl World {
         for (token, proposal) in fenced {
             self.note_fenced(&token, proposal);
         }
-        for (nodes, token, number) in raised {
-            self.check_raise(client, nodes, &token, number);
+        for (nodes, token) in raised {
+            self.check_raise(client, nodes, &token);
         }
         for (nodes, token, is_release) in handed_out {
             if is_release {

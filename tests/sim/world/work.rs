@@ -204,8 +204,7 @@ impl World {
         let patience = wait.map(|wait| started + wait);
         let until = |at: u64| kind(Moment::with_jumps(at, self.clients[client].jumped));
         let asked = patience.map_or(Patience::OneRound, until);
-        // Where clocks are far apart, who wants a number may be kept out for long (F11).
-        let is_fenced = self.vigil.is_none() && self.choices.chance(self.plan.fenced);
+        let is_fenced = self.choices.chance(self.plan.fenced);
         let (resource_name, name) = match is_fenced {
             true => {
                 let name = [self.plan.split(client).1, self.plan.names[resource]].concat();

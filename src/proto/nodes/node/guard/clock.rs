@@ -33,8 +33,6 @@ pub(crate) struct ServerClock {
     role_asked_at: Option<Moment>,
     /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
-    /// Whether it was noticed on this connection that the server's numbers are far ahead.
-    is_far_ahead: bool,
     /// When the server last refused a SET.
     refused_at: Option<Moment>,
     /// The upper bound on how far it is ahead of our clock, in nanoseconds, and when that was
@@ -45,7 +43,6 @@ pub(crate) struct ServerClock {
 impl ServerClock {
     /// A new connection: its handshake asks for time and role.
     pub(crate) fn reconnect(&mut self, now: Moment) {
-        self.is_far_ahead = false;
         self.is_secret = false;
         self.ask(now);
         self.role_asked_at = Some(now);
@@ -176,12 +173,6 @@ impl Guard {
     pub(crate) fn look_due(&self, now: Moment) -> Moment {
         let asked_at = self.clock.asked_at.filter(|_| !self.is_guarded && !self.clock.is_secret);
         asked_at.unwrap_or(now).after(TIME_AGE_MAX)
-    }
-
-    /// The server has given a number that is far ahead. Returns whether that is news on this
-    /// connection.
-    pub(crate) fn note_far_ahead(&mut self) -> bool {
-        !std::mem::replace(&mut self.clock.is_far_ahead, true)
     }
 
     /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
