@@ -155,18 +155,6 @@ impl Driver {
         })
     }
 
-    /// Judges the releases that were left unjudged, before they are sent. Returns the time if it
-    /// was read.
-    #[inline]
-    pub(crate) fn judge(&mut self, read_clock: impl FnOnce() -> Moment) -> Option<Moment> {
-        if !self.engine.operations().has_unjudged() {
-            return None;
-        }
-        let now = read_clock();
-        self.engine.judge_releases(now);
-        Some(now)
-    }
-
     /// Stops using the lease, which goes to another client.
     pub(crate) fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         // Answers that have arrived by now resolve the doubt about their nodes.

@@ -126,8 +126,6 @@ pub struct Multiplexer {
     owner: OwnerProcess,
     /// When the first acquisition since the last flush was started: the start of all of them.
     burst: Option<Moment>,
-    /// When the first release was, without a look at the wall clock.
-    released: Option<Moment>,
     /// When events were last handled.
     handled_at: Moment,
     /// When the caller asked last for how long it may wait, and so began to.
@@ -148,7 +146,6 @@ impl Multiplexer {
             driver,
             owner: OwnerProcess::current(),
             burst: None,
-            released: None,
             handled_at,
             waits_since,
         })
@@ -282,17 +279,11 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can. Whether the lock was valid to the end is decided in the next
-    /// [`flush`](Multiplexer::flush) or turn, by one reading of the clock for all releases. So a
-    /// late `flush` delays the result.
+    /// longer can. [`Released::was_held`](crate::Released::was_held) compares the validity with the
+    /// time of this call.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
-        match self.owner.is_current() {
-            true => {
-                let now = *self.released.get_or_insert_with(|| Clock.now_coarse());
-                self.driver.engine_mut().release(now, lease, ReleaseHow::Unjudged)
-            }
-            false => OpId::NONE,
-        }
+        self.own_mut()
+            .map_or(OpId::NONE, |engine| engine.release(Clock.now(), lease, ReleaseHow::ToTheEnd))
     }
 
     /// Starts to ask all nodes for the holder of the resource, without taking the lock. The result
@@ -441,9 +432,7 @@ impl Multiplexer {
     /// turn sends the commands.
     pub fn flush(&mut self) {
         if self.owner.is_current() {
-            if self.driver.engine().has_actions()
-                && !self.driver.engine().operations().has_unjudged()
-            {
+            if self.driver.engine().has_actions() {
                 // The operations may have been started long ago.
                 self.driver.engine_mut().advance(Clock.now_coarse());
             }
@@ -454,8 +443,7 @@ impl Multiplexer {
 
     /// Ends the burst.
     fn send(&mut self) {
-        (self.burst, self.released) = (None, None);
-        self.driver.judge(|| Clock.now());
+        self.burst = None;
         self.driver.flush();
     }
 
@@ -493,11 +481,10 @@ impl Multiplexer {
     /// all in one write with what you start.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.owner.is_current() {
-            (self.burst, self.released) = (None, None);
+            self.burst = None;
             let was_idle = !self.driver.engine().has_actions()
                 && !self.driver.engine().operations().has_done();
-            let judged = self.driver.judge(|| Clock.now());
-            let now = judged.unwrap_or_else(|| Clock.now_coarse());
+            let now = Clock.now_coarse();
             self.begin_turn(now);
             for event in events {
                 self.driver.handle_event(event);

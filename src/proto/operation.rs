@@ -21,7 +21,7 @@ use crate::keep_alive::LossCause;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::resource::Key;
-use crate::validity::{self, Ttl};
+use crate::validity::Ttl;
 
 /// How many engines this process has made.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
@@ -104,9 +104,6 @@ pub struct Operations {
     ended: VecDeque<OpIndex>,
     /// The leases of extensions and of kept locks.
     pub(super) leases: Slab<Lease>,
-    /// Releases that are still to be judged, and until when their locks are valid. Each is an
-    /// operation in flight, or was one when the last of them began.
-    unjudged: Vec<(OpId, Moment)>,
 }
 
 /// The view of a caller.
@@ -153,13 +150,6 @@ impl Operations {
         self.ended.front().map(|op| self.open[op.0].is_release())
     }
 
-    /// Whether releases that were started as [`Unjudged`](super::ReleaseHow::Unjudged) still have
-    /// to be judged.
-    #[inline]
-    pub fn has_unjudged(&self) -> bool {
-        !self.unjudged.is_empty()
-    }
-
     /// The lease of a renewed lock, as of its last renewal.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
         let is_kept = |op: &OpIndex| matches!(self.open[op.0].task, Task::Keep { .. });
@@ -198,7 +188,6 @@ impl Operations {
             timers: Timers::default(),
             ended: VecDeque::with_capacity(ROUNDS_USUAL),
             leases: Slab::new(),
-            unjudged: Vec::new(),
         }
     }
 
@@ -340,27 +329,6 @@ impl Operations {
             self.ended.remove(at);
         }
         Some(op)
-    }
-}
-
-/// Releases that were begun without a reading of the clock.
-impl Operations {
-    /// The lock of this release is valid until then.
-    #[inline]
-    pub(super) fn leave_unjudged(&mut self, id: OpId, deadline: Moment) {
-        self.unjudged.push((id, deadline));
-    }
-
-    /// Judges them.
-    #[inline]
-    pub(super) fn judge_releases(&mut self, now: Moment) {
-        while let Some((id, deadline)) = self.unjudged.pop() {
-            if let Some(op) = self.lookup(id) {
-                if let Task::Release { was_valid } = &mut self.open[op.0].task {
-                    *was_valid = validity::is_valid(deadline, now);
-                }
-            }
-        }
     }
 }
 

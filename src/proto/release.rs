@@ -25,8 +25,7 @@ pub(crate) struct Held {
     pub(super) was_granted: bool,
 }
 
-/// How long to wait for the result of a release, and when to decide whether the lock was held to
-/// the end.
+/// How long to wait for the result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseHow {
@@ -34,10 +33,6 @@ pub enum ReleaseHow {
     ToTheEnd,
     /// As [`ToTheEnd`](ReleaseHow::ToTheEnd), but at this moment at the latest.
     Until(Moment),
-    /// The time that is passed with the release may be older than the present. Whether the lock was
-    /// held to the end is judged by [`judge_releases`](Engine::judge_releases): call it with a
-    /// fresh reading before you carry out the next action. Without that call, it was not.
-    Unjudged,
 }
 
 impl Engine {
@@ -47,11 +42,9 @@ impl Engine {
     pub fn release(&mut self, now: Moment, lease: Lease, how: ReleaseHow) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let deadline = lease.deadline;
-        let was_valid = how != ReleaseHow::Unjudged && lease.is_valid_at(now);
+        let was_valid = lease.is_valid_at(now);
         let op = self.operations.start(Task::Release { was_valid }, Progress::Waiting);
         let round = self.give_up_lease(now, lease, Some(op));
-        let id = self.operations.id_of(op);
         // With every node down, the release may have ended already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
@@ -64,16 +57,7 @@ impl Engine {
                 self.operations.hasten(op, until);
             }
         }
-        if how == ReleaseHow::Unjudged {
-            self.operations.leave_unjudged(id, deadline);
-        }
-        id
-    }
-
-    /// Judges the releases that were begun without a reading of the clock.
-    pub fn judge_releases(&mut self, now: Moment) {
-        let now = self.clamp(now);
-        self.operations.judge_releases(now);
+        self.operations.id_of(op)
     }
 
     /// Releases a lock without a result.

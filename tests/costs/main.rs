@@ -70,7 +70,7 @@ const TOLERANCE_PERCENT: u64 = 3;
 const CLOCK_READS: [(Kind, On, u64); 3] = [
     (Kind::Pair, On::OneMaster, 8),
     (Kind::InLockstep, On::Servers, 12),
-    (Kind::InFlight, On::Servers, 12),
+    (Kind::InFlight, On::Servers, 138),
 ];
 
 /// Masters answer when they like: if a count is too far off, the median of so many runs decides.

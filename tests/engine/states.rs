@@ -723,36 +723,6 @@ fn releasing_by_a_moment_ends_then_and_is_sent_all_the_same() {
     assert!(scenario.engine.take_done(scenario.now.after(TTL), id).is_none());
 }
 
-/// R14: a release that was begun without a reading is judged by the next one, and by no other.
-#[test]
-fn releasing_unjudged_is_judged_before_it_is_sent() {
-    for (judged, was_held) in [(None, false), (Some(TTL), false), (Some(TTL / 2), true)] {
-        let mut scenario = Scenario::ready(3);
-        let (lease, other) = (scenario.locked(), scenario.locked());
-        let id = scenario.engine.release(scenario.now, lease, ReleaseHow::Unjudged);
-        assert!(scenario.engine.operations().has_unjudged());
-        if let Some(passed) = judged {
-            let now = scenario.now.after(passed);
-            scenario.engine.judge_releases(now);
-            assert!(!scenario.engine.operations().has_unjudged());
-            assert_eq!(scenario.engine.last_now(), now);
-            scenario.engine.judge_releases(now.after(TTL));
-        }
-        scenario.drain();
-        scenario.replies(0..3, Reply::Integer(1));
-        let done = scenario.engine.take_done(scenario.now, id);
-        let Some(muxlock::proto::Done::Released(Ok(released))) = done else {
-            panic!("a quorum has confirmed it");
-        };
-        assert_eq!(released.was_held(), was_held, "{judged:?}");
-        // One that is cancelled is not judged, nor what has its place then.
-        let id = scenario.engine.release(scenario.now, other, ReleaseHow::Unjudged);
-        let _ = scenario.engine.cancel(scenario.now, id);
-        scenario.try_lock();
-        scenario.engine.judge_releases(scenario.now);
-    }
-}
-
 /// A node with one debt, whose new connection has just been greeted.
 fn owing_one() -> Scenario {
     let mut scenario = Scenario::ready(1);

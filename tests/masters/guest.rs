@@ -144,7 +144,7 @@ fn is_empty(masters: &Masters) -> bool {
     masters.iter().all(|master| master.dbsize().expect("the master answers") == 0)
 }
 
-/// R1, R14: what starts together has one start, and what ends together is judged by one reading.
+/// R1: what starts together has one start.
 #[test]
 fn burst_has_one_start_which_flush_ends() {
     let masters = start(3);
@@ -183,7 +183,7 @@ fn burst_has_one_start_which_flush_ends() {
     for lease in leases {
         host.mux.unlock(lease);
     }
-    // Without a flush, the next turn sends and judges them.
+    // Without a flush, the next turn sends them.
     while results.len() < 4 {
         host.turn();
         host.mux.take_all_done(&mut results);
@@ -235,7 +235,7 @@ fn refused_attempt_is_undone_with_what_is_started_next() {
     }
 }
 
-/// R14: it was judged at the start of the turn that brings the first result.
+/// R14: the turn that brings the first result sends it.
 #[test]
 fn release_that_was_started_before_a_turn_is_sent_by_it() {
     let masters = start(3);
@@ -257,9 +257,9 @@ fn release_that_was_started_before_a_turn_is_sent_by_it() {
     soon("the lock is released", || exists(KEY) == 0);
 }
 
-/// R14: it is judged when it is sent, whatever sends it. The keys outlive the validity.
+/// R14: it is judged when it is started, whenever it is sent. The keys outlive the validity.
 #[test]
-fn release_that_is_sent_after_the_validity_proves_nothing() {
+fn release_that_is_started_after_the_validity_proves_nothing() {
     let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()));
     host.all_ready();
@@ -273,10 +273,10 @@ fn release_that_is_sent_after_the_validity_proves_nothing() {
             host.mux.flush();
             let lease = host.acquired(op);
             let until = lease.valid_until();
-            let op = host.mux.unlock(lease);
             if is_late {
                 soon("its validity is over", || host.mux.now() >= until);
             }
+            let op = host.mux.unlock(lease);
             send(&mut host);
             match host.done(1).remove(&op) {
                 Some(Done::Released(Ok(released))) => assert_eq!(released.was_held(), !is_late),
