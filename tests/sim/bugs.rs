@@ -44,7 +44,18 @@ pub fn plant_all(filter: &str, seeds: u64) -> bool {
 /// Builds the tree and runs seeds until one fails: how many that took, and what failed.
 fn hunt(tree: &Path, build: &Path, seeds: u64) -> Result<(u64, String), String> {
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--offline", "--release", "--test", "sim", "--", "--ignored", "--nocapture"])
+        .args([
+            "test",
+            "--offline",
+            "--release",
+            "-p",
+            "muxlock",
+            "--test",
+            "sim",
+            "--",
+            "--ignored",
+            "--nocapture",
+        ])
         .args(["--exact", "hunt"])
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", build)

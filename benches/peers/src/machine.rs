@@ -18,7 +18,7 @@ pub fn describe() -> Vec<(&'static str, String)> {
         ("kernel", kernel.map_or_else(unknown, |kernel| format!("Linux {}", version_of(&kernel)))),
         ("redis-server", masters::version().unwrap_or_else(|_| unknown())),
         ("compiler", said_by("rustc", &["--version"]).unwrap_or_else(unknown)),
-        ("clients", clients(include_str!("../Cargo.lock"))),
+        ("clients", clients(include_str!("../../../Cargo.lock"))),
     ]
 }
 

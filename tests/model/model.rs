@@ -21,7 +21,7 @@
 //!
 //! A lock lives for two ticks, and most tests end with the second: enough for each broken rule to
 //! show. Wider bounds are in `wide.rs` and `forms.rs`, in tests that are ignored by default;
-//! `cargo test --release --test model -- --ignored --nocapture` tells how much they visit.
+//! `cargo test -p model -- --ignored --nocapture` tells how much they visit.
 
 #![allow(missing_docs)]
 
