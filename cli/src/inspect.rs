@@ -5,17 +5,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muxlock::inspection::{Inspection, NodeInspection};
+use muxlock::limits::SLOTS_MAX;
 use muxlock::node::NodeOutcome;
+use muxlock::testing::Value as Reply;
 use muxlock::unstable_tool::{ConfigExt, printable};
 use muxlock::{Config, Fingerprint, Redlock, quorum};
 use serde_json::{Value, json};
 
 use super::holder::{Answers, Client, Holder, READERS_MAX, Tag};
+use super::list::PERMIT;
 use super::options::{Options, duration};
+use super::paint::count;
 use super::queue::{self, Entry, Queue};
 use super::read_locks::{self, ReadLocks};
 use super::stopwatch::pause;
-use super::wire::{Failure, ask_each};
+use super::wire::{Failure, Wire, ask_each};
 
 /// No holder has a quorum.
 const NOT_HELD: u8 = 1;
@@ -114,6 +118,8 @@ struct Seen {
     queues: Vec<Option<Result<Queue, Failure>>>,
     /// The read locks on each master that has some.
     read_locks: Vec<Option<ReadLocks>>,
+    /// How many permits of the semaphore of this name a quorum has.
+    permits: u64,
     /// The clients; nothing if the lock is free.
     answers: Option<Answers>,
 }
@@ -185,12 +191,20 @@ impl Args {
         let waits = |queue: &Option<Result<Queue, _>>| {
             queue.as_ref().is_some_and(|queue| queue.as_ref().is_ok_and(|it| it.length > 0))
         };
+        let mut permits: Vec<u64> = ask_each(&nodes, |node| {
+            queues[node].as_ref().and_then(|_| permits(config, node, &key, within).ok())
+        })
+        .into_iter()
+        .map(Option::unwrap_or_default)
+        .collect();
+        permits.sort_unstable_by(|a, b| b.cmp(a));
+        let permits = permits[nodes.len() / 2];
         let is_held = |node: &NodeInspection| node.outcome == NodeOutcome::Held;
         let is_used = inspection.nodes().iter().any(is_held) || queues.iter().any(waits);
         let answered: Vec<usize> =
             nodes.into_iter().filter(|node| queues[*node].is_some()).collect();
         let answers = is_used.then(|| Answers::ask(config, &answered, &[key], within));
-        Ok(Seen { inspection, queues, read_locks, answers })
+        Ok(Seen { inspection, queues, read_locks, permits, answers })
     }
 
     fn show(&self, seen: &Seen) -> String {
@@ -219,7 +233,23 @@ impl Args {
             .map(of)
             .collect::<Vec<_>>()
             .join(",");
-        if self.json { format!("{nodes} {:?}", seen.queues) } else { nodes }
+        match self.json {
+            true => format!("{nodes} {} {:?}", seen.permits, seen.queues),
+            false => format!("{nodes} {}", seen.permits),
+        }
+    }
+}
+
+/// How many permits of a semaphore with this key a master has. This changes nothing.
+fn permits(config: &Config, node: usize, key: &[u8], within: Duration) -> Result<u64, Failure> {
+    let mut wire = Wire::connect(config, node, within)?;
+    let permit = |i: u32| [key, PERMIT, i.to_string().as_bytes()].concat();
+    let keys: Vec<Vec<u8>> = (0..SLOTS_MAX).map(permit).collect();
+    let words: Vec<&[u8]> =
+        [&b"EXISTS"[..]].into_iter().chain(keys.iter().map(|it| &it[..])).collect();
+    match wire.ask(&words)? {
+        Reply::Integer(count) => u64::try_from(count).map_err(|_| Failure::Strange),
+        _ => Err(Failure::Strange),
     }
 }
 
@@ -359,6 +389,12 @@ fn summary(resource: &str, seen: &Seen) -> String {
     let left: Option<Vec<_>> = held.map(|node| node.holding?.expires_in()).collect();
     let left = left.map(|all| all.into_iter().max().unwrap_or_default());
     match (keys, inspection.free_in(), left) {
+        (0, ..) if seen.permits > 0 => {
+            let permits = count(seen.permits as usize, "permit");
+            format!(
+                "{resource} is free; as a semaphore it has {permits} taken: muxlock list {resource}"
+            )
+        }
         (0, ..) => format!("{resource} is free"),
         (_, Some(Duration::ZERO), Some(left)) => {
             format!("{resource} is free; leftovers on {keys} of {total}, gone in {}", seconds(left))
@@ -416,6 +452,7 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
         "readers": answers.map_or_else(Vec::new, |it| it.readers(0).into_iter().map(client).collect()),
         "clients_unknown": answers.and_then(|it| it.clients.obstacle()),
         "free_in_ms": inspection.free_in().map(millis),
+        "permits": seen.permits,
         "nodes": inspection.nodes().iter().zip(&seen.queues).zip(&seen.read_locks).map(node).collect::<Vec<_>>(),
     })
 }

@@ -25,8 +25,8 @@ pub const SLOTS_MAX: u32 = 50;
 /// The longest owner value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 512;
 
-/// More than `{`, a number of permits, `}:` and the number of one of them need.
-const SLOT_BYTES_MAX: usize = 8;
+/// `{permit}:` and the number of a permit.
+const SLOT_BYTES_MAX: usize = 11;
 pub(crate) const SLOTS_NAME_MAX: usize = RESOURCE_BYTES_MAX - SLOT_BYTES_MAX;
 
 /// Why no lock can be taken of something.

@@ -168,7 +168,7 @@ impl Key {
             }
             (Keys::Slots, slots) => {
                 let slots = 0..slots.map_or(0, |(slots, _)| slots);
-                slots.map(|slot| [self.as_bytes(), &self.slot_tail(slot)].concat()).collect()
+                slots.map(|slot| [self.as_bytes(), &Key::slot_tail(slot)].concat()).collect()
             }
         }
     }
@@ -213,9 +213,8 @@ impl Key {
         self.with(LockKind::Slot { of: of as u8, slot: slot.map(|slot| slot as u8) })
     }
 
-    fn slot_tail(&self, slot: u32) -> Vec<u8> {
-        let slots = self.slot().map_or(1, |(slots, _)| slots);
-        format!("{{{slots}}}:{slot}").into_bytes()
+    fn slot_tail(slot: u32) -> Vec<u8> {
+        format!("{{permit}}:{slot}").into_bytes()
     }
 
     /// What is held once this is taken.
@@ -238,7 +237,7 @@ impl Key {
         match self.slot() {
             Some((_, Some(slot))) => {
                 let prefix = self.0.name.prefix().len();
-                let name = Name::new(prefix, self.as_bytes(), &self.slot_tail(slot));
+                let name = Name::new(prefix, self.as_bytes(), &Key::slot_tail(slot));
                 Key(Resource { name, kind: None })
             }
             _ => self.clone(),

@@ -136,7 +136,7 @@ mod tests {
     fn keys_and_arguments_are_in_their_places() {
         let [all, shared, exclusive, slot, own, from] = keys();
         let prefixed = Key::new(slot.resource().clone(), b"p:");
-        let slots = "a{3}:0 a{3}:1 a{3}:2";
+        let slots = "a{permit}:0 a{permit}:1 a{permit}:2";
         // After all others: the value, and the token that it is taken over from.
         let value = |key: &Key| match key.value() {
             Some((_, b"")) => " mine ".to_owned(),
@@ -163,7 +163,7 @@ mod tests {
             (&own, KindStep::Look, "2 a a:as", "0"),
             (&from, TAKE, "2 a a:as", "0"),
             (&from, KindStep::Free, "2 a a:as", "0"),
-            (&prefixed, TAKE, "3 p:a{3}:0 p:a{3}:1 p:a{3}:2", "2"),
+            (&prefixed, TAKE, "3 p:a{permit}:0 p:a{permit}:1 p:a{permit}:2", "2"),
         ];
         let token = "ab".repeat(20);
         for (key, step, keys, last) in table {

@@ -61,7 +61,7 @@ fn forms() -> [(Resource, &'static str, &'static str); 5] {
         (share(), "take share r r:intent", "free share r r:intent"),
         (alone(), "take r r:intent", "RELEASE r"),
         // The first that is asked for is a random one.
-        (slots(3), "take s{3}:0 s{3}:1 s{3}:2 at 0", "RELEASE s{3}:0"),
+        (slots(3), "take s{permit}:0 s{permit}:1 s{permit}:2 at 0", "RELEASE s{permit}:0"),
         (own(), "take r r:as", "free r r:as"),
     ]
 }
@@ -98,7 +98,7 @@ fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 5] {
         (set(), set(), "keep a b", "heal a b"),
         (share(), share(), "keep share r r:intent", "heal share r r:intent"),
         (alone(), alone(), "EXTEND r", "HEAL r"),
-        (slots(3), plain("s{3}:0"), "EXTEND s{3}:0", "HEAL s{3}:0"),
+        (slots(3), plain("s{permit}:0"), "EXTEND s{permit}:0", "HEAL s{permit}:0"),
         (own(), own(), "keep r r:as", "heal r r:as"),
     ]
 }
@@ -108,7 +108,7 @@ const PREFIXED_FREES: [&str; 5] = [
     "free p:a p:b",
     "free share p:r p:r:intent",
     "RELEASE p:r",
-    "RELEASE p:s{3}:0",
+    "RELEASE p:s{permit}:0",
     "free p:r p:r:as",
 ];
 
@@ -282,7 +282,7 @@ fn prefix_stands_before_every_key() {
         "take p:a p:b",
         "take share p:r p:r:intent",
         "take p:r p:r:intent",
-        "take p:s{3}:0 p:s{3}:1 p:s{3}:2 at 0",
+        "take p:s{permit}:0 p:s{permit}:1 p:s{permit}:2 at 0",
         "take p:r p:r:as",
     ];
     for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(PREFIXED_FREES) {
@@ -435,7 +435,7 @@ fn negative_answer_of_a_marked_script_puts_the_node_into_quarantine() {
             assert_eq!(result.is_ok(), granted, "{resource:?} {result:?}");
             if !granted {
                 // A permit is asked for in another way then.
-                let take = if take.contains(" at ") { "SET s{3}:0" } else { take };
+                let take = if take.contains(" at ") { "SET s{permit}:0" } else { take };
                 assert_eq!(said(&mut scenario), [take, release]);
                 scenario.replies(ALL, YES);
             }
@@ -527,7 +527,7 @@ fn next_in_the_local_queue_for_a_set_asks_behind_the_release() {
 #[test]
 fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
     let shares = (share(), ["take share r r:intent"; 2]);
-    for (resource, takes) in [shares, (slots(1), ["take s{1}:0 at 0", "SET s{1}:0"])] {
+    for (resource, takes) in [shares, (slots(1), ["take s{permit}:0 at 0", "SET s{permit}:0"])] {
         let mut scenario =
             Scenario::with(3, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
         scenario = scenario.all_ready();
@@ -1062,7 +1062,7 @@ fn k9_series_of_permits_ends_with_a_look_at_slots() {
         scenario.reply(queue_node, behind.clone());
         assert_eq!(scenario.drain(), []);
         said(&mut scenario);
-        scenario.notify(queue_node, &format!("gs{{3}}:{others_at}"));
+        scenario.notify(queue_node, &format!("gs{{permit}}:{others_at}"));
         assert_eq!(asked_slot(&mut scenario), Some(others_at));
     }
     let mut scenario = queueing();
@@ -1082,7 +1082,7 @@ fn k9_permits_join_the_queues_of_slots_in_turn() {
     let (_, queue_node) = row(&mut scenario, &slots(3));
     let behind = Reply::Integer((1 << 40) + 10_002);
     scenario.reply(queue_node, behind.clone());
-    scenario.notify(queue_node, "gs{3}:0");
+    scenario.notify(queue_node, "gs{permit}:0");
     scenario.drain();
     take_and_give_up(&mut scenario);
     said(&mut scenario);
@@ -1738,7 +1738,7 @@ fn next_slot_is_one_that_most_of_those_that_refused_call_free() {
             scenario.reply(node, reply.clone());
         }
         let said = said(&mut scenario);
-        assert_eq!(said[0], format!("RELEASE s{{{count}}}:{first}"), "what failed is undone first");
+        assert_eq!(said[0], format!("RELEASE s{{permit}}:{first}"), "what failed is undone first");
         let next = said.get(1).map(|said| said.split_once(" at ").unwrap().1.parse().unwrap());
         assert_eq!(next, expected, "{replies:?}");
         match expected {
@@ -1748,7 +1748,7 @@ fn next_slot_is_one_that_most_of_those_that_refused_call_free() {
                 scenario.replies(0..replies.len(), NO); // the release
                 scenario.replies(0..replies.len(), YES);
                 let lease = scenario.acquired().unwrap();
-                assert_eq!(lease.resource(), &plain(&format!("s{{{count}}}:{slot}")));
+                assert_eq!(lease.resource(), &plain(&format!("s{{permit}}:{slot}")));
                 assert_eq!((lease.rounds(), lease.waited()), (2, Duration::ZERO));
             }
         }
@@ -1852,9 +1852,9 @@ fn k8_slot_that_refuses_a_plain_set_is_followed_by_another_at_once() {
         scenario.reply(0, Reply::Ok);
         scenario.replies([1, 2], Reply::Nil);
         let acted = said(&mut scenario);
-        assert_eq!(acted[0], format!("RELEASE s{{5}}:{first}"));
+        assert_eq!(acted[0], format!("RELEASE s{{permit}}:{first}"));
         let (take, second) = acted[1].split_once(" at ").unwrap();
-        assert_eq!(take, "take s{5}:0 s{5}:1 s{5}:2 s{5}:3 s{5}:4");
+        assert_eq!(take, "take s{permit}:0 s{permit}:1 s{permit}:2 s{permit}:3 s{permit}:4");
         let second: u32 = second.parse().unwrap();
         assert_ne!(second, first);
         scenario.replies(ALL, YES); // the release
@@ -1875,16 +1875,16 @@ fn k8_slot_that_refuses_a_plain_set_is_followed_by_another_at_once() {
     // There is no other.
     let mut scenario = got_one(&slots(1));
     once(&mut scenario, slots(1));
-    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    assert_eq!(said(&mut scenario), ["SET s{permit}:0"]);
     scenario.replies(ALL, Reply::Nil);
-    assert_eq!(said(&mut scenario), ["RELEASE s{1}:0", "take s{1}:0 at 0"]);
+    assert_eq!(said(&mut scenario), ["RELEASE s{permit}:0", "take s{permit}:0 at 0"]);
     scenario.replies(ALL, NO);
     scenario.replies(ALL, free(&[]));
     let error = scenario.acquired().unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 2));
     assert_eq!(outcome(&error, 0), NodeOutcome::Held);
     once(&mut scenario, slots(1));
-    assert_eq!(said(&mut scenario)[1], "take s{1}:0 at 0", "behind the release");
+    assert_eq!(said(&mut scenario)[1], "take s{permit}:0 at 0", "behind the release");
 }
 
 /// K8, R9: nodes that fail say nothing of a slot, so that the next one is asked for as before.
@@ -1907,14 +1907,14 @@ fn k8_plain_set_without_a_quorum_is_not_followed_at_once() {
 #[test]
 fn k8_permit_is_not_told_what_a_plain_lock_of_its_slot_was() {
     let mut scenario = got_one(&slots(1));
-    wait(&mut scenario, plain("s{1}:0"), 10 * SECOND);
+    wait(&mut scenario, plain("s{permit}:0"), 10 * SECOND);
     scenario.drain();
     scenario.replies(ALL, Reply::Nil);
     scenario.drain();
     scenario.replies(ALL, NO);
     scenario.take_said();
     wait(&mut scenario, slots(1), 10 * MS);
-    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    assert_eq!(said(&mut scenario), ["SET s{permit}:0"]);
     scenario.reply(0, server_error(ServerErrorKind::Busy));
     scenario.now = scenario.now.after(10 * MS);
     scenario.engine.handle_timeout(scenario.now);
@@ -1931,10 +1931,10 @@ fn k8_plain_set_is_undone_as_a_plain_lock() {
     scenario.drain();
     lost(&mut scenario, 2);
     assert!(matches!(scenario.engine.cancel(scenario.now, id), Cancelled::Acquisition));
-    assert_eq!(said(&mut scenario), ["SET s{1}:0", "RELEASE s{1}:0"]);
+    assert_eq!(said(&mut scenario), ["SET s{permit}:0", "RELEASE s{permit}:0"]);
     let acted = reconnect(&mut scenario, 2);
     assert_eq!(acted, [Acted::Kill(2, 3), Acted::Release(vec![2], 2)]);
-    assert_eq!(scenario.take_said(), ["RELEASE s{1}:0"]);
+    assert_eq!(scenario.take_said(), ["RELEASE s{permit}:0"]);
 }
 
 /// K9: a slot is waited for in its own queue, however it was asked for.
@@ -1946,17 +1946,17 @@ fn k9_slot_that_refused_a_plain_set_is_waited_for_in_its_queue() {
     take_and_give_up(&mut scenario);
     said(&mut scenario);
     wait(&mut scenario, slots(1), 100 * SECOND);
-    assert_eq!(said(&mut scenario), ["SET s{1}:0"]);
+    assert_eq!(said(&mut scenario), ["SET s{permit}:0"]);
     scenario.replies(ALL, Reply::Nil);
-    assert_eq!(said(&mut scenario), ["RELEASE s{1}:0", "take s{1}:0 at 0"]);
+    assert_eq!(said(&mut scenario), ["RELEASE s{permit}:0", "take s{permit}:0 at 0"]);
     scenario.replies(ALL, NO);
     scenario.replies(ALL, free(&[]));
     let acted = scenario.drain();
     scenario.replies(ALL, NO);
     let joined = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002)).1;
     said(&mut scenario);
-    scenario.notify(joined[0], "gs{1}:0");
-    assert_eq!(said(&mut scenario), ["take s{1}:0 at 0"]);
+    scenario.notify(joined[0], "gs{permit}:0");
+    assert_eq!(said(&mut scenario), ["take s{permit}:0 at 0"]);
 }
 
 /// K8: where none is free, the next one is asked for after a random delay, and is any.
@@ -2111,14 +2111,14 @@ fn each_lost_slot_is_owed_by_its_own_key() {
     scenario.replies([0, 1], NO);
     scenario.replies([0, 1], YES);
     let lease = scenario.acquired().unwrap();
-    assert_eq!(lease.resource(), &plain("s{3}:2"));
+    assert_eq!(lease.resource(), &plain("s{permit}:2"));
     let acted = reconnect(&mut scenario, 2);
     assert_eq!(acted, [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
-    assert_eq!(scenario.take_said(), ["RELEASE s{3}:0"], "the other one is held");
+    assert_eq!(scenario.take_said(), ["RELEASE s{permit}:0"], "the other one is held");
     scenario.reply(2, YES);
     scenario.reply(2, NO);
     scenario.engine.abandon(scenario.now, lease);
-    assert_eq!(said(&mut scenario), ["RELEASE s{3}:2"]);
+    assert_eq!(said(&mut scenario), ["RELEASE s{permit}:2"]);
     scenario.replies(ALL, YES);
     at_rest(&mut scenario);
 }
@@ -2677,7 +2677,7 @@ fn only_one_resource_can_be_shared() {
     assert_eq!(said(&mut scenario), ["free a b"]);
     let mut scenario = Scenario::ready(3);
     let lease = locked(&mut scenario, slots(3)).into_shared();
-    assert_eq!(lease.resource(), &Resource::shared("s{3}:0").unwrap());
+    assert_eq!(lease.resource(), &Resource::shared("s{permit}:0").unwrap());
     let number: Option<FencingToken> = lease.fencing_token();
     assert_eq!(number, None);
 }
@@ -3136,7 +3136,7 @@ fn k9_slot_keeps_its_position_whichever_is_refused_next() {
     scenario.replies(ALL, NO);
     let (left, joined) = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
     assert_eq!((left, joined), (vec![], vec![queue_node]));
-    scenario.notify(queue_node, "gs{3}:0");
+    scenario.notify(queue_node, "gs{permit}:0");
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
 }
 
@@ -3148,7 +3148,7 @@ fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
         let mut scenario = queueing();
         let queue_node = standing(&mut scenario, slots(3));
         match is_told {
-            true => scenario.notify(queue_node, "gs{3}:0"),
+            true => scenario.notify(queue_node, "gs{permit}:0"),
             false => scenario.pass(SECOND),
         }
         assert_eq!(asked_slot(&mut scenario), Some(0));
@@ -3156,7 +3156,7 @@ fn k9_one_that_waits_for_a_slot_takes_another_that_is_free() {
         assert_eq!(asked_slot(&mut scenario), Some(1));
         scenario.replies(ALL, NO);
         scenario.replies(ALL, YES);
-        assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{3}:1"));
+        assert_eq!(scenario.acquired().unwrap().resource(), &plain("s{permit}:1"));
         assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
     }
 }

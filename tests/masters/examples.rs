@@ -75,7 +75,7 @@ fn kinds_exclude_what_they_must_and_let_others_in() {
     let text = "readers: 2\nwriter beside them: refused\nreader beside the writer: refused\n\
                 reader after the downgrade: granted\nheld to the end: true\n\
                 another transfer: refused, because of account:7\nheld to the end: true\n\
-                permits: smtp{2}:0 smtp{2}:1\nthird permit: refused\n\
+                permits: smtp{permit}:0 smtp{permit}:1\nthird permit: refused\n\
                 owner: worker-7\nthe same value again: refused\nheld to the end: true\n\
                 another process: refused\nreleased by the inner guard: false\n\
                 held to the end: true\n";

@@ -321,11 +321,12 @@ fn last_free_permit_is_found() {
         assert!(semaphore.try_acquire(TTL).unwrap().unlock().unwrap().was_held());
         for free in (0..5).chain(0..5) {
             let taken = (0..5).filter(|slot| *slot != free);
-            let taken: Vec<_> =
-                taken.map(|slot| others.try_lock(format!("s{{5}}:{slot}"), TTL).unwrap()).collect();
+            let taken: Vec<_> = taken
+                .map(|slot| others.try_lock(format!("s{{permit}}:{slot}"), TTL).unwrap())
+                .collect();
             for _ in 0..2 {
                 let permit = semaphore.try_acquire(TTL).unwrap();
-                assert_eq!(permit.resource().as_bytes(), format!("s{{5}}:{free}").as_bytes());
+                assert_eq!(permit.resource().as_bytes(), format!("s{{permit}}:{free}").as_bytes());
                 assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
                 assert!(permit.unlock().unwrap().was_held());
             }
@@ -343,11 +344,11 @@ fn permit_is_a_plain_lock() {
     let (masters, redlock) = start(3);
     let semaphore = redlock.semaphore("s", 1).unwrap();
     let permit = semaphore.try_acquire(TTL).unwrap();
-    assert_eq!(permit.resource(), &Resource::new("s{1}:0").unwrap());
-    assert!(redlock.try_lock("s{1}:0", TTL).unwrap_err().is_contended());
+    assert_eq!(permit.resource(), &Resource::new("s{permit}:0").unwrap());
+    assert!(redlock.try_lock("s{permit}:0", TTL).unwrap_err().is_contended());
     drop(permit);
     nothing_is_left(&masters);
-    let plain = redlock.try_lock("s{1}:0", TTL).unwrap();
+    let plain = redlock.try_lock("s{permit}:0", TTL).unwrap();
     assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
     assert!(plain.unlock().unwrap().was_held());
 }

@@ -51,7 +51,7 @@ fn kind(error: &Error) -> Option<LockErrorKind> {
 fn cancel_ends_the_wait_for_each_kind_of_lock_and_no_held_one() {
     let (masters, redlock) = start(3);
     let holder = other(&masters);
-    let held = [holder.try_lock("page", TTL * 2), holder.try_lock("page{1}:0", TTL * 2)];
+    let held = [holder.try_lock("page", TTL * 2), holder.try_lock("page{permit}:0", TTL * 2)];
     let held = held.map(Result::unwrap);
     for (name, wait) in KINDS {
         let waiter = redlock.waiter();

@@ -14,8 +14,8 @@ const SLOW: Duration = Duration::from_millis(50);
 fn permit_is_given_the_time_of_all_its_rounds() {
     let server = Scripted::start(|peer| {
         while let Some(command) = peer.read_command()? {
-            let is_about_slots = command.get(3).is_some_and(|key| key.ends_with(b"{5}:0"));
-            let is_plain = command[0] == b"SET" && command[1].starts_with(b"smtp{5}:");
+            let is_about_slots = command.get(3).is_some_and(|key| key.ends_with(b"{permit}:0"));
+            let is_plain = command[0] == b"SET" && command[1].starts_with(b"smtp{permit}:");
             let reply = match is_plain || is_about_slots && command[2] == b"5" {
                 true => {
                     peer.pause(SLOW)?;

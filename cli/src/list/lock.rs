@@ -64,7 +64,6 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Semaphore {
     pub name: Vec<u8>,
-    pub size: u32,
     pub permits: Vec<Lock>,
 }
 
@@ -199,7 +198,7 @@ impl Look<'_> {
                 None => Kind::Read,
                 Some(_) if is_owned => Kind::Owner,
                 Some(_) if tokens + revoked == 0 => Kind::Other,
-                Some(_) if slot(name).is_some() => Kind::Permit,
+                Some(_) if permit(name).is_some() => Kind::Permit,
                 Some(_) => Kind::Lock,
             },
             readers: match holder {
@@ -241,19 +240,16 @@ impl Look<'_> {
     }
 }
 
-/// The name of a semaphore, its size and the index of the permit, if it is the name of a permit.
-pub fn slot(name: &[u8]) -> Option<(&[u8], u32, u32)> {
-    let text = |bytes| std::str::from_utf8(bytes).ok();
-    let number = |bytes| {
-        let number: u32 = text(bytes)?.parse().ok()?;
-        (number.to_string().as_bytes() == bytes).then_some(number)
-    };
+/// What a semaphore's name is followed by in the name of its first permit, but for the number.
+pub const PERMIT: &[u8] = b"{permit}:";
+
+/// The name of a semaphore and the number of the permit, if it is the name of a permit.
+pub fn permit(name: &[u8]) -> Option<(&[u8], u32)> {
     let colon = name.iter().rposition(|byte| *byte == b':')?;
-    let head = name[..colon].strip_suffix(b"}")?;
-    let brace = head.iter().rposition(|byte| *byte == b'{')?;
-    let (size, index) = (number(&head[brace + 1..])?, number(&name[colon + 1..])?);
-    let is_one = brace > 0 && (1..=SLOTS_MAX).contains(&size) && index < size;
-    is_one.then_some((&name[..colon], size, index))
+    let semaphore = name[..=colon].strip_suffix(PERMIT).filter(|name| !name.is_empty())?;
+    let digits = std::str::from_utf8(&name[colon + 1..]).ok()?;
+    let number: u32 = digits.parse().ok()?;
+    (number.to_string() == digits && number < SLOTS_MAX).then_some((semaphore, number))
 }
 
 /// The locks and semaphores by name. Permits stay apart if the names that were asked for begin with
@@ -262,13 +258,14 @@ pub fn items(locks: Vec<Lock>, prefix: &[u8]) -> Vec<Item> {
     // A lock can have the name of a semaphore.
     let mut items: BTreeMap<(Vec<u8>, bool), Item> = BTreeMap::new();
     for lock in locks {
-        let slot = slot(&lock.name).filter(|(name, ..)| prefix.len() <= name.len() + 1);
-        let Some((name, size, _)) = slot.filter(|_| lock.kind == Kind::Permit) else {
+        let permit =
+            permit(&lock.name).filter(|(name, _)| prefix.len() <= name.len() + PERMIT.len());
+        let Some((name, _)) = permit.filter(|_| lock.kind == Kind::Permit) else {
             items.insert((lock.name.clone(), false), Item::Lock(lock));
             continue;
         };
         let name = name.to_vec();
-        let none = Semaphore { name: name.clone(), size, permits: Vec::new() };
+        let none = Semaphore { name: name.clone(), permits: Vec::new() };
         let item = items.entry((name, true)).or_insert(Item::Semaphore(none));
         if let Item::Semaphore(semaphore) = item {
             semaphore.permits.push(lock);
@@ -277,7 +274,7 @@ pub fn items(locks: Vec<Lock>, prefix: &[u8]) -> Vec<Item> {
     let mut items: Vec<Item> = items.into_values().collect();
     for item in &mut items {
         if let Item::Semaphore(semaphore) = item {
-            semaphore.permits.sort_by_key(|permit| slot(&permit.name).map(|(_, _, index)| index));
+            semaphore.permits.sort_by_key(|lock| permit(&lock.name).map(|(_, number)| number));
         }
     }
     items
@@ -432,22 +429,20 @@ mod tests {
 
     #[test]
     fn names_of_permits_are_recognised() {
-        type Slot = Option<(&'static [u8], u32, u32)>;
-        let table: [(&[u8], Slot); 11] = [
-            (b"smtp{5}:0", Some((b"smtp{5}", 5, 0))),
-            (b"a{2}:1{50}:49", Some((b"a{2}:1{50}", 50, 49))),
-            (b"\xff{1}:0", Some((b"\xff{1}", 1, 0))),
-            (b"smtp{5}:5", None),
-            (b"smtp{51}:0", None),
-            (b"smtp{0}:0", None),
-            (b"smtp{05}:0", None),
-            (b"smtp{5}:+1", None),
-            (b"smtp{5}:00", None),
-            (b"{5}:0", None),
-            (b"smtp5}:0", None),
+        type Permit = Option<(&'static [u8], u32)>;
+        let table: [(&[u8], Permit); 9] = [
+            (b"smtp{permit}:0", Some((b"smtp", 0))),
+            (b"a{permit}:1{permit}:49", Some((b"a{permit}:1", 49))),
+            (b"\xff{permit}:0", Some((b"\xff", 0))),
+            (b"smtp{permit}:50", None),
+            (b"smtp{permit}:+1", None),
+            (b"smtp{permit}:00", None),
+            (b"smtp{5}:0", None),
+            (b"{permit}:0", None),
+            (b"smtp:0", None),
         ];
         for (name, expected) in table {
-            assert_eq!(slot(name), expected, "{}", name.escape_ascii());
+            assert_eq!(permit(name), expected, "{}", name.escape_ascii());
         }
     }
 }

@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use lock::PERMIT;
 use lock::{Item, Lock, Which};
 use master::{Cut, Limits};
 use muxlock::error::ServerErrorKind;

@@ -67,7 +67,7 @@ fn of_semaphore(semaphore: &Semaphore, waiting: u64) -> Row {
     Row([
         name_as_text(&semaphore.name),
         "semaphore".to_owned(),
-        format!("{} of {} taken", semaphore.taken(), semaphore.size),
+        format!("{} taken", semaphore.taken()),
         left(semaphore.left()),
         String::new(),
         waiting.to_string(),
@@ -160,7 +160,6 @@ pub fn as_json(seen: &Seen) -> Value {
                 "resource": resource,
                 "resource_hex": hex,
                 "kind": "semaphore",
-                "size": semaphore.size,
                 "taken": semaphore.taken(),
                 "free_in_ms": semaphore.left().map(millis),
                 "waiting": item.waiting(),

@@ -297,7 +297,7 @@ impl<'a> Locks<'a> {
     /// The permits, none of which is free.
     fn permits(&self, slots: u32) -> Refusing {
         let config = &self.plan.config;
-        let slot = |i| key_of(config, format!("{}{{{slots}}}:{i}", self.name).as_bytes());
+        let slot = |i| key_of(config, format!("{}{{permit}}:{i}", self.name).as_bytes());
         Refusing {
             said: none_granted(slots, &printable(&self.name)),
             end: String::new(),

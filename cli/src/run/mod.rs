@@ -106,7 +106,7 @@ enum Descendants {
 /// The command gets these variables:
 ///   MUXLOCK_RESOURCE       the lock's name: for several resources all names,
 ///                          separated by commas; for a permit the name of its
-///                          slot, such as smtp{5}:2
+///                          slot, such as smtp{permit}:2
 ///   MUXLOCK_HOLDER         the first 8 characters of the lock's random token
 ///   MUXLOCK_FENCING_TOKEN  with --fenced: a number that is higher for each later
 ///                          holder

@@ -52,7 +52,7 @@ fn inspect_names_the_client_of_each_kind_of_lock() {
         (&["plain"], &["plain"]),
         (&["one", "--also", "two"], &["one", "two"]),
         (&["--exclusive", "written"], &["written"]),
-        (&["--slots", "1", "permit"], &["permit{1}:0"]),
+        (&["--slots", "1", "permit"], &["permit{permit}:0"]),
         (&["--fenced", "fenced"], &["fenced"]),
         (&["--as", "host1 pid 77", "owned"], &["owned"]),
     ];

@@ -655,7 +655,7 @@ fn command_shares_its_resource() {
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 
-/// K8: so many at a time, each with the name of its slot.
+/// K8: so many at a time, each with the name of its permit, whatever number a rollout gives to others.
 #[test]
 fn command_takes_one_of_several_permits() {
     let (masters, _redlock, list) = start();
@@ -664,21 +664,27 @@ fn command_takes_one_of_several_permits() {
     let [mut one, mut two] = [hold(), hold()];
     let mut names = [&mut one, &mut two].map(|child| first_line(&mut child.0));
     names.sort();
-    assert_eq!(names, ["smtp{2}:0", "smtp{2}:1"]);
+    assert_eq!(names, ["smtp{permit}:0", "smtp{permit}:1"]);
     let (code, _, err) = run(&mut unhurried(&list, &args));
     let words = "muxlock: contended: none of the 2 permits of smtp was granted: ";
     assert!(code == 121 && err.starts_with(words) && err.contains(" (--wait 30s would"), "{err}");
     for child in [&one, &two] {
         assert!(err.contains(&client(child.0.id(), "sh")), "{err}");
     }
+    assert_eq!(run(&mut unhurried(&list, &["--slots", "1", "smtp", "true"])).0, 121);
+    let (code, out, _) = run(&mut super::cli::unhurried(&list, &["inspect", "smtp"]));
+    assert!(
+        code == 1 && out.contains("smtp is free; as a semaphore it has 2 permits taken"),
+        "{out}"
+    );
     for mut child in [one, two] {
         child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
         assert_eq!(child.end(), (0, String::new(), String::new()));
     }
     let verbose = ["-v", "-w", "20s", "--slots", "2", "smtp", "true"];
     let (code, _, err) = run(&mut unhurried(&list, &verbose));
-    assert!(code == 0 && err.contains("muxlock: granted smtp{2}:"), "{err}");
-    assert!(err.contains("muxlock: released smtp{2}:"), "{err}");
+    assert!(code == 0 && err.contains("muxlock: granted smtp{permit}:"), "{err}");
+    assert!(err.contains("muxlock: released smtp{permit}:"), "{err}");
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 

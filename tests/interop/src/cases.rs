@@ -253,9 +253,9 @@ pub fn peer_is_known_by_its_value(scene: &Scene, peer: &mut dyn Peer) -> Result<
 pub fn permits_exclude_the_peer(scene: &Scene, peer: &mut dyn Peer) -> Result<(), Failure> {
     let semaphore = scene.redlock.semaphore("some", 1)?;
     let permit = semaphore.try_acquire(LONG)?;
-    ensure!(!peer.lock("some{1}:0", LONG)?, "the peer has the permit, too");
+    ensure!(!peer.lock("some{permit}:0", LONG)?, "the peer has the permit, too");
     scene.release(permit)?;
-    ensure!(peer.lock("some{1}:0", LONG)?, "the peer does not get a free permit");
+    ensure!(peer.lock("some{permit}:0", LONG)?, "the peer does not get a free permit");
     let refused = semaphore.try_acquire(LONG).err();
     ensure!(refused.is_some_and(|error| error.is_contended()), "muxlock has the permit, too");
     peer.unlock()?;
