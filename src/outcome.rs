@@ -427,8 +427,7 @@ pub enum CountedFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineCause {
-    /// The server was started a short time ago, perhaps without its data. See `?durable=yes` in
-    /// [`Builder::node`](crate::Builder::node).
+    /// The server was started a short time ago, perhaps without its data.
     Restarted,
     /// The server was a replica, so it might not have received all of its master's locks. Or it was
     /// started from the RDB file of a master that had a replica, because the server reports the

@@ -109,8 +109,6 @@ pub struct MasterSettings<'a> {
     pub db: u32,
     /// Its restart guard.
     pub restart_guard: RestartGuard,
-    /// Whether it keeps its data when it is restarted.
-    pub durable: bool,
     /// For TLS.
     pub tls: Option<TlsSettings<'a>>,
 }
@@ -216,7 +214,7 @@ pub trait ConfigExt {
 impl ConfigExt for Config {
     fn master(&self, node: usize) -> MasterSettings<'_> {
         let of = &self.nodes[node];
-        let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } = of;
+        let NodeConfig { address, target, user, password, db, restart_guard, .. } = of;
         MasterSettings {
             address,
             endpoint: match target {
@@ -239,7 +237,6 @@ impl ConfigExt for Config {
             password: password.as_deref(),
             db: *db,
             restart_guard: *restart_guard,
-            durable: *durable,
             tls: of.tls_settings(),
         }
     }

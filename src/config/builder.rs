@@ -97,10 +97,6 @@ impl Builder {
     ///   the network. The client logs a warning.
     ///
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of only this master.
-    /// With `?durable=yes` you declare that this master loses no confirmed write in a restart. The
-    /// client then does not quarantine it after a restart. That requires `appendonly yes`,
-    /// `appendfsync always` and `no-appendfsync-on-rewrite no`; weaker settings are not enough. The
-    /// client does not check these settings, because they could have changed before a crash.
     ///
     /// The client uses a numeric IP address directly. It looks up a host name before each
     /// connection, so a master can return under another address: see

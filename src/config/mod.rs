@@ -79,7 +79,6 @@ pub(crate) struct NodeConfig {
     pub(crate) password: Option<String>,
     pub(crate) db: u32,
     pub(crate) restart_guard: RestartGuard,
-    pub(crate) durable: bool,
     /// Of an address with `rediss://`.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<NodeTls>,
@@ -346,7 +345,6 @@ fn node_config(url: NodeUrl, default: RestartGuard) -> NodeConfig {
         password: url.password,
         db: parameters.db,
         restart_guard: parameters.restart_guard.unwrap_or(default),
-        durable: parameters.durable,
         #[cfg(feature = "tls-no-provider")]
         tls: None,
     }

@@ -134,15 +134,13 @@ pub(crate) struct Parameters {
     pub(crate) db: u32,
     /// Overrides the client's setting.
     pub(crate) restart_guard: Option<RestartGuard>,
-    /// Whether the operator declares that the node loses no confirmed write.
-    pub(crate) durable: bool,
     /// For the Sentinels.
     sentinel_user: Option<String>,
     sentinel_password: Option<String>,
 }
 
 /// The parameters of every address.
-const COMMON: [&str; 2] = ["restart_guard", "durable"];
+const COMMON: [&str; 1] = ["restart_guard"];
 /// The parameters of an address with `rediss://`.
 const FOR_TLS: [&str; 5] = ["ca", "cert", "key", "server_name", "verify"];
 
@@ -176,7 +174,6 @@ impl Parameters {
                     return Err(format!("a parameter is not known; known are {known}"));
                 }
                 "db" => parsed.db = parse_db(value)?,
-                "durable" => parsed.durable = parse_yes_or_no(name, value)?,
                 "sentinel_user" => parsed.sentinel_user = Some(decode(name, value)?),
                 "sentinel_password" => parsed.sentinel_password = Some(decode(name, value)?),
                 _ if FOR_TLS.contains(&name) => for_tls.push((name, decode(name, value)?)),
@@ -187,6 +184,7 @@ impl Parameters {
     }
 }
 
+#[cfg(feature = "tls-no-provider")]
 fn parse_yes_or_no(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "yes" => Ok(true),
@@ -433,7 +431,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     let parts = Parts::of_unix(rest)?.without_fragment()?;
     let path = parse_path(parts.endpoint)?;
-    let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard", "durable"])?;
+    let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard"])?;
     parts.url(Endpoint::Unix(path), parameters)
 }
 
@@ -619,8 +617,8 @@ mod tests {
             endpoint: Endpoint::Unix("/s".into()),
             ..with(user, password, db)
         };
-        let guarded = |guard, durable| NodeUrl {
-            parameters: Parameters { restart_guard: guard, durable, ..Parameters::default() },
+        let guarded = |guard| NodeUrl {
+            parameters: Parameters { restart_guard: Some(guard), ..Parameters::default() },
             ..tcp("h", 6379)
         };
         let table = [
@@ -644,12 +642,8 @@ mod tests {
             ("redis+unix://u:p@ss/w@/s", locked(Some("u"), "p@ss/w", 0)),
             ("redis-socket://:a?b#%25@/s", locked(None, "a?b#%", 0)),
             ("redis://:a?b#c@h", with(None, "a?b#c", 0)),
-            ("redis://h?restart_guard=off", guarded(Some(RestartGuard::Off), false)),
-            ("redis://h/?durable=yes", guarded(None, true)),
-            (
-                "redis://h?durable=no&restart_guard=own_observation",
-                guarded(Some(RestartGuard::OwnObservation), false),
-            ),
+            ("redis://h?restart_guard=off", guarded(RestartGuard::Off)),
+            ("redis://h/?restart_guard=own_observation", guarded(RestartGuard::OwnObservation)),
         ];
         for (url, expected) in table {
             match NodeUrl::parse(url) {
@@ -662,7 +656,7 @@ mod tests {
     #[test]
     fn sentinels_of_one_master_are_one_address() {
         let long = "redis+sentinel://u:p@s1:26380,[::1],s3/my%20master?db=2\
-            &sentinel_user=a&sentinel_password=b%26&durable=yes";
+            &sentinel_user=a&sentinel_password=b%26";
         let Ok(NodeUrl { endpoint, user, password, parameters, .. }) = NodeUrl::parse(long) else {
             panic!("it is accepted");
         };
@@ -673,7 +667,7 @@ mod tests {
         assert_eq!(sentinels.user.as_deref(), Some("a"));
         assert_eq!(sentinels.password.as_deref(), Some("b&"));
         assert_eq!((user.as_deref(), password.as_deref()), (Some("u"), Some("p")));
-        assert_eq!((parameters.db, parameters.durable), (2, true));
+        assert_eq!(parameters.db, 2);
         let table = [
             (
                 "redis+sentinel://s1,s2",
@@ -719,7 +713,7 @@ mod tests {
             ("redis://h/x", "the database must be a number"),
             ("redis://h/1/2", "the database must be a number"),
             ("redis://h/-1", "the database must be a number"),
-            ("redis://h?x=1", "a parameter is not known; known are restart_guard, durable"),
+            ("redis://h?x=1", "a parameter is not known; known are restart_guard"),
             ("redis://h?db=1", "write the database as the path: redis://host:port/db"),
             (" redis://h", "there is white space before or after it"),
             ("redis://h\n", "there is white space before or after it"),
@@ -738,7 +732,6 @@ mod tests {
             ("valkeys://h", "valkeys:// needs TLS"),
             ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
             ("redis://h?restart_guard", "restart_guard must be"),
-            ("redis://h?durable=1", "must be yes or no"),
             ("redis://h?", "cannot use the address redis://h:6379: a parameter is not known"),
             (
                 "redis://h?auth=1",
@@ -780,7 +773,8 @@ mod tests {
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(parsed("rediss://h"), TlsUrl::default());
         assert_eq!(parsed("valkeys://h?verify=yes"), TlsUrl::default());
-        let url = "rediss://u:p@h:7000/1?ca=/a%26b&cert=/c&key=/k&server_name=name&durable=yes";
+        let url =
+            "rediss://u:p@h:7000/1?ca=/a%26b&cert=/c&key=/k&server_name=name&restart_guard=off";
         let client = Some(("/c".to_owned(), "/k".to_owned()));
         let (ca, server_name) = (text("/a&b"), text("name"));
         assert_eq!(parsed(url), TlsUrl { ca, client, server_name, is_unverified: false });
@@ -793,7 +787,7 @@ mod tests {
             ("rediss://h?key=/c", "there is a key without its cert"),
             ("rediss://h?verify=off", "verify must be yes or no"),
             ("rediss://h?verify=no&ca=/c", "verify=no and ca exclude each other"),
-            ("rediss://h?name=n", "known are restart_guard, durable, ca, cert, key, server_name"),
+            ("rediss://h?name=n", "known are restart_guard, ca, cert, key, server_name"),
         ];
         for (url, expected) in table {
             let error = error(url);

@@ -58,8 +58,7 @@ impl Site {
     pub fn url(&self) -> String {
         let hosts = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port()));
         let hosts = hosts.collect::<Vec<_>>().join(",");
-        // The servers of a test are young, and lose nothing but by the failover.
-        format!("redis+sentinel://{hosts}/mymaster?durable=yes")
+        format!("redis+sentinel://{hosts}/mymaster")
     }
 
     /// Waits until all Sentinels name another master than the first, and returns it.

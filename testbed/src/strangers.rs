@@ -91,8 +91,8 @@ impl Reticent {
                 "",
                 "NOAUTH: it needs a password of its own: write sentinel_password=",
             ),
-            (closed, "mymaster", "&sentinel_password=hunter22", "WRONGPASS: "),
-            (open, "mymaster", "&sentinel_password=hunter22", "leave out sentinel_password="),
+            (closed, "mymaster", "?sentinel_password=hunter22", "WRONGPASS: "),
+            (open, "mymaster", "?sentinel_password=hunter22", "leave out sentinel_password="),
             (
                 open,
                 "master01",
@@ -104,7 +104,7 @@ impl Reticent {
         ];
         let question = |(port, name, more, words)| {
             let at = SocketAddr::from(([127, 0, 0, 1], port));
-            (format!("redis+sentinel://{at}/{name}?durable=no{more}"), at, words)
+            (format!("redis+sentinel://{at}/{name}{more}"), at, words)
         };
         table.map(question).into()
     }

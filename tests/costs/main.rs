@@ -30,8 +30,8 @@ use std::time::Duration;
 use allocations::allocations;
 use lockstep::{Lockstep, late_releases};
 use muxlock::Redlock;
-use muxlock::testing::Masters;
-use testbed::{PATIENT, SOON, heavy, is_child};
+use muxlock::testing::{Master, Masters};
+use testbed::{PATIENT, SOON, heavy, info, is_child, within};
 use tools::{
     Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls, system_calls_late,
 };
@@ -92,8 +92,7 @@ const DRAWN_TOGETHER_MAX: usize = 12;
 
 const NODES: usize = 5;
 const RESTART_GUARD_OFF: &str = "?restart_guard=off";
-/// The guard is on, and takes masters that were just started for old ones.
-const DURABLE: &str = "?durable=yes";
+const RESTART_GUARD_ON: &str = "?restart_guard=uptime";
 
 /// Where a kind of work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +111,17 @@ enum On {
 
 fn start(nodes: usize) -> Masters {
     Masters::start(nodes).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Masters that are old enough to vote at once where the guard is on.
+fn start_old(nodes: usize) -> Masters {
+    let masters = start(nodes);
+    let is_old = |master: &Master| {
+        let age: u64 = info(master, "server", "uptime_in_seconds").parse().expect("a number");
+        age >= TTL.as_secs() + 2
+    };
+    within(TTL + PATIENT, "they are old enough", || masters.iter().all(is_old));
+    masters
 }
 
 fn urls(masters: &Masters, parameters: &str) -> Vec<String> {
@@ -216,8 +226,8 @@ fn allocates_nothing(what: &str, masters: &Masters, worker: &mut impl Worker, at
 #[test]
 fn warm_client_allocates_nothing() {
     let _alone = heavy();
-    let masters = start(NODES);
-    for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)] {
+    let masters = start_old(NODES);
+    for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", RESTART_GUARD_ON)] {
         for kind in [Kind::Pair, Kind::PairFor, Kind::Extended, Kind::Dropped, Kind::Fenced] {
             let mut worker = (client(&urls(&masters, parameters)), kind);
             allocates_nothing(&format!("{kind:?}, {guard}"), &masters, &mut worker, 1);
@@ -232,9 +242,9 @@ fn warm_client_allocates_nothing() {
 #[test]
 fn warm_multiplexer_allocates_nothing() {
     let _alone = heavy();
-    let masters = start(NODES);
+    let masters = start_old(NODES);
     for at_once in [1, IN_FLIGHT] {
-        let mut guest = Guest::connect(&urls(&masters, DURABLE), at_once);
+        let mut guest = Guest::connect(&urls(&masters, RESTART_GUARD_ON), at_once);
         let what = format!("Multiplexer, {at_once} at once");
         allocates_nothing(&what, &masters, &mut guest, at_once);
     }
@@ -262,8 +272,8 @@ fn wait_in_vain_together(redlock: &Redlock) {
 #[test]
 fn threads_that_share_a_warm_client_allocate_nothing() {
     let _alone = heavy();
-    let masters = start(NODES);
-    let mut worker = (client(&urls(&masters, DURABLE)), Kind::Pair);
+    let masters = start_old(NODES);
+    let mut worker = (client(&urls(&masters, RESTART_GUARD_ON)), Kind::Pair);
     allocates_nothing("Pair, before it is shared", &masters, &mut worker, 1);
     let redlock = &worker.0;
     wait_in_vain_together(redlock);
@@ -406,8 +416,8 @@ fn first_lock_of_a_new_client_makes_these_calls() {
     if !is_there(Tool::Strace, "system calls of a new client") {
         return;
     }
-    let masters = start(NODES);
-    let job = Job { kind: Kind::First, urls: urls(&masters, DURABLE) };
+    let masters = start_old(NODES);
+    let job = Job { kind: Kind::First, urls: urls(&masters, RESTART_GUARD_ON) };
     let expected = [
         ("close", 8),
         ("connect", 5),
@@ -447,10 +457,10 @@ fn five_masters_no_call_but_to_send_wait_and_receive() {
         return;
     }
     let kinds = [Kind::Pair, Kind::Fenced].into_iter();
-    let guards = [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)];
+    let guards = [("guard off", RESTART_GUARD_OFF), ("guard on", RESTART_GUARD_ON)];
     for (kind, (guard, parameters)) in kinds.flat_map(|kind| guards.map(|guard| (kind, guard))) {
         // Counters of fencing tokens that a process before has left may be ahead of its clock.
-        let masters = start(NODES);
+        let masters = start_old(NODES);
         let job = Job { kind, urls: urls(&masters, parameters) };
         let place = format!("5 masters, {guard}");
         let what = format!("{kind:?} on {place}");
@@ -480,8 +490,8 @@ fn masters_that_are_always_last_are_written_to_once_as_well() {
     if !is_there(Tool::Strace, "system calls with masters that are always last") {
         return;
     }
-    let masters = start(NODES);
-    let job = Job { kind: Kind::Fenced, urls: urls(&masters, DURABLE) };
+    let masters = start_old(NODES);
+    let job = Job { kind: Kind::Fenced, urls: urls(&masters, RESTART_GUARD_ON) };
     makes_exactly("5 late masters", Kind::Fenced, &[("sendto", 10), ("getrandom", 1)], || {
         let mut calls = system_calls_late(&job);
         for name in ["recvfrom", "epoll_wait"] {
@@ -504,7 +514,7 @@ fn count_on(on: On, kind: Kind, runs: usize, tool: fn(&Job, Feed<'_>) -> u64) ->
         On::Memory => (0, ""),
         On::OneMaster => (1, RESTART_GUARD_OFF),
         On::Masters => (NODES, RESTART_GUARD_OFF),
-        On::Guarded => (NODES, DURABLE),
+        On::Guarded => (NODES, RESTART_GUARD_ON),
         On::Servers => {
             let run = |_| {
                 let servers = Lockstep::start(NODES, kind.at_once());
@@ -515,7 +525,7 @@ fn count_on(on: On, kind: Kind, runs: usize, tool: fn(&Job, Feed<'_>) -> u64) ->
             return (0..runs).map(run).collect();
         }
     };
-    let masters = start(nodes);
+    let masters = if on == On::Guarded { start_old(nodes) } else { start(nodes) };
     let job = Job { kind, urls: urls(&masters, parameters) };
     (0..runs).map(|_| tool(&job, &mut drop)).collect()
 }

@@ -173,7 +173,8 @@ impl Job {
                 });
             }
             Kind::First => {
-                let builder = patient(self.urls.clone()).restart_guard(RestartGuard::Uptime);
+                let builder =
+                    patient(self.urls.clone()).restart_guard(RestartGuard::Uptime).max_ttl(TTL);
                 self.count(|| {
                     let redlock = builder.build().expect("settings within their bounds");
                     once(&redlock, self.kind);
@@ -235,7 +236,7 @@ fn resource() -> Resource {
 
 /// A client of these masters; whether it guards against restarts, their URLs say.
 pub fn client(urls: &[String]) -> Redlock {
-    all_ready(&patient(urls.to_vec()).restart_guard(RestartGuard::Uptime))
+    all_ready(&patient(urls.to_vec()).restart_guard(RestartGuard::Uptime).max_ttl(TTL))
 }
 
 /// Does this kind of work once.
@@ -303,7 +304,7 @@ pub struct Guest {
 impl Guest {
     /// With every node connected, for so many pairs at once.
     pub fn connect(urls: &[String], at_once: usize) -> Guest {
-        let builder = patient(urls.to_vec()).restart_guard(RestartGuard::Uptime);
+        let builder = patient(urls.to_vec()).restart_guard(RestartGuard::Uptime).max_ttl(TTL);
         let config = builder.config().expect("settings within their bounds");
         let poll = Poll::new().expect("the system has one");
         let mux = Multiplexer::new(config, poll.registry(), Token(0)).expect("a registry");

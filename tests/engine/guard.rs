@@ -334,18 +334,6 @@ fn own_observation_counts_from_the_first_contact_of_each_client() {
 }
 
 #[test]
-fn durable_server_votes_at_once_after_a_restart_but_not_after_a_promotion() {
-    let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]).all_ready();
-    scenario.restart(0, Duration::ZERO);
-    reconnect(&mut scenario, 0);
-    assert_eq!(quarantine(&scenario, 0), None);
-    scenario.servers[0].replication.promoted = Some(true);
-    scenario.restart(0, 1_000_000 * SECOND);
-    reconnect(&mut scenario, 0);
-    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
-}
-
-#[test]
 fn guard_that_is_off_quarantines_nobody() {
     let mut scenario = Scenario::new(1);
     scenario.servers[0].uptime = Some(Duration::ZERO);
@@ -474,23 +462,6 @@ fn own_observation_trusts_no_sentinel() {
         let scenario = scenario.all_ready();
         let left = quarantine(&scenario, 0).map(|(_, left)| left);
         assert_eq!(left, Some(QUARANTINE), "{promoted:?}");
-    }
-}
-
-/// R33: without a word about itself, a server may have been promoted; `durable` says nothing of it.
-#[test]
-fn elected_server_that_does_not_tell_who_it_is_is_quarantined() {
-    for (age, expected) in [(None, Some(QUARANTINE)), (Some(QUARANTINE), None)] {
-        let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]);
-        scenario.servers[0].run_id = None;
-        scenario.engine.handle_node(
-            scenario.now,
-            0,
-            NodeEvent::Elected { master_for: age.map(|age| (age, scenario.now)) },
-        );
-        let scenario = scenario.all_ready();
-        let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
-        assert_eq!(quarantine(&scenario, 0), expected);
     }
 }
 

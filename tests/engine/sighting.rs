@@ -177,19 +177,6 @@ fn sentinels_and_own_observation_neither_ask_nor_tell() {
     assert_eq!(promoted(reconnect(&mut own)).unwrap().1, ANEW);
 }
 
-#[test]
-fn durable_master_that_was_promoted_votes_when_the_quarantine_is_over() {
-    let durable = || Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]);
-    let mut first = durable();
-    promote(&mut first, 1);
-    assert_eq!(promoted(connect(&mut first)), Some((QUARANTINE, CountedFrom::Event)));
-    let mut second = durable();
-    second.now = first.now.after(QUARANTINE);
-    promote(&mut second, 1);
-    second.sightings.clone_from(&first.sightings);
-    assert_eq!(connect(&mut second), None);
-}
-
 /// What the server does not tell or store keeps no client from its locks: it waits in full.
 #[test]
 fn refused_sighting_makes_each_client_wait_and_is_named() {

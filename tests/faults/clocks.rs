@@ -8,8 +8,8 @@ use muxlock::settings::{RestartGuard, Retry, Waiting};
 use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, durable, guarded, node_soon, owns,
-    pttl, quarantine_of, refused, tell, trusting, works,
+    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, guarded, node_soon, owns, pttl,
+    quarantine_of, refused, tell, trusting, urls, works,
 };
 use muxlock::testing::{Master, Value};
 use testbed::{Clocks, SOON, TTL, ask, count, info, outcomes, pause, skip, soon, timed};
@@ -54,7 +54,7 @@ fn held(clocks: &Clocks, builder: &Builder, ttl: Duration) -> (First, Redlock) {
 fn clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
     let test = "clocks_stepped_forward_second_client_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
-    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     set(&clocks, MINUTE);
     drop(refused(second.try_lock(KEY, MAX_TTL)));
     // Two of three do not vote, and nobody holds this one.
@@ -74,7 +74,7 @@ fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadlin
     let test = "clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
     let retry = Retry::default().most(Duration::from_millis(2));
-    let retrying = guarded(durable(&clocks.masters)).waiting(Waiting::Retry).retry(retry);
+    let retrying = guarded(urls(&clocks.masters)).waiting(Waiting::Retry).retry(retry);
     let (first, second) = held(&clocks, &retrying, MAX_TTL);
     // It tries every few milliseconds, and so it does right before and after the step.
     let rounds = second.stats().rounds;
@@ -87,7 +87,7 @@ fn clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_de
     let test =
         "clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
-    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     step_while_it_waits(&clocks, &first, &second, || second.stats().queued > 0);
 }
 
@@ -118,7 +118,7 @@ fn clocks_stepped_forward_without_the_guard_there_are_two_holders() {
 fn clocks_set_back_an_hour_locks_end_late_and_never_early() {
     let test = "clocks_set_back_an_hour_locks_end_late_and_never_early";
     let Some(clocks) = start(test) else { return };
-    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     set(&clocks, -HOUR);
     let left = pttl(&clocks.masters[0], KEY);
     println!("measured: a key with a TTL of {MAX_TTL:?} lives for another {left} ms");
@@ -134,7 +134,7 @@ fn clocks_set_back_an_hour_locks_end_late_and_never_early() {
         clocks.masters.iter().all(|master| owns(master, &gone.lock, KEY))
     });
     set(&clocks, -2 * HOUR);
-    let third = all_vote(&guarded(durable(&clocks.masters)));
+    let third = all_vote(&guarded(urls(&clocks.masters)));
     let error = refused(third.try_lock_for(KEY, MAX_TTL, MAX_TTL));
     assert!(error.is_contended(), "{error}");
     soon("the first one is over", || !gone.lock.is_valid());

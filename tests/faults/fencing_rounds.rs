@@ -7,7 +7,7 @@ use muxlock::{Builder, LockErrorKind};
 use testbed::{SOON, TTL, heavy, pause};
 
 use crate::fencing_load::{Load, assert_in_order};
-use crate::scene::{KEY, durable, hasty, refused, start, tell, trusting};
+use crate::scene::{KEY, hasty, refused, start, tell, trusting};
 
 /// How many locks are counted in each case.
 const LOCKS_VARIABLE: &str = "MUXLOCK_FENCING_LOCKS";
@@ -35,7 +35,7 @@ fn locks() -> usize {
 fn few_locks_need_a_second_round() {
     let _alone = heavy();
     let mut masters = start(5);
-    let builder = hasty(durable(masters.iter()));
+    let builder = hasty(masters.urls());
     for resources in [1, RESOURCES] {
         count(&format!("1 client, {resources} resources"), &builder, 1, resources, locks());
     }

@@ -10,7 +10,7 @@ use muxlock::{LockGuard, LockParts, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{
-    KEY, LONG, SET, all_vote, calls, compare_and_delete, durable, ends_by_itself, first_in_time,
+    KEY, LASTING, LONG, SET, all_vote, calls, compare_and_delete, ends_by_itself, first_in_time,
     in_time, node_soon, owner, owns, pttl, start, stays_alone, two_hold, works,
 };
 use muxlock::testing::Masters;
@@ -27,6 +27,8 @@ const EITHER: [Lost; 2] = [Lost::BeforeHandOver, Lost::AfterHandOver];
 
 /// Two clients of three masters, with a gate where something is to happen.
 struct Scene {
+    /// The longest one.
+    ttl: Duration,
     giver: Redlock,
     taker: Redlock,
     third: Redlock,
@@ -41,15 +43,16 @@ impl Scene {
     fn start(guard: RestartGuard) -> Scene {
         let masters = start(3);
         let (givers_way, takers_way) = (Gate::start(&masters[2]), Gate::start(&masters[0]));
-        let vouched = |url: String| url + "?durable=yes";
+        // Where the guard is on, a quarantine ends within the test.
+        let ttl = if guard == RestartGuard::Off { LONG } else { LASTING };
         let client =
-            |urls| all_vote(&patient::<Vec<String>>(urls).restart_guard(guard).max_ttl(LONG));
-        let urls = durable(&masters);
+            |urls| all_vote(&patient::<Vec<String>>(urls).restart_guard(guard).max_ttl(ttl));
+        let urls = masters.urls();
         let [first, second, third] = [0, 1, 2].map(|node: usize| urls[node].clone());
-        let giver = client(vec![first, second.clone(), vouched(givers_way.url())]);
-        let taker = client(vec![vouched(takers_way.url()), second, third]);
+        let giver = client(vec![first, second.clone(), givers_way.url()]);
+        let taker = client(vec![takers_way.url(), second, third]);
         let third = client(urls);
-        Scene { giver, taker, third, givers_way, takers_way, masters }
+        Scene { ttl, giver, taker, third, givers_way, takers_way, masters }
     }
 
     /// Masters 0 and 1 say yes. Master 2 runs the SET; its answer is lost with the connection. The
@@ -132,14 +135,14 @@ fn giver_that_comes_back_and_releases_lets_a_second_holder_in() {
 fn taker_does_not_count_a_master_whose_answer_the_giver_never_had() {
     for lost in EITHER {
         let scene = Scene::start(RestartGuard::Uptime);
-        let mut lock = scene.hand_over(lost, LONG).expect("its validity is long");
-        let error = lock.extend(LONG).expect_err("master 2 must not be counted");
+        let mut lock = scene.hand_over(lost, scene.ttl).expect("its validity is long");
+        let error = lock.extend(scene.ttl).expect_err("master 2 must not be counted");
         assert!(error.is_unavailable(), "{error}");
         assert_eq!(outcomes(&error)[2], NodeOutcome::Quarantined);
         scene.giver_comes_back();
         scene.takers_way.open();
         node_soon(&scene.taker, 0, "it is reached again", |node| node.state == NodeState::Ready);
-        lock.extend(LONG).unwrap_or_else(|error| panic!("{error}"));
+        lock.extend(scene.ttl).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(lock.granted_by().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(scene.givers_way.times_sent(lock.token().as_bytes()), 1);
         assert!(lock.unlock().unwrap().was_held());
@@ -152,7 +155,7 @@ fn handed_over_with_a_set_under_way(guard: RestartGuard, lost: Option<Lost>) -> 
     let scene = Scene::start(guard);
     scene.givers_way.hold(0, Toward::Master, SET);
     scene.givers_way.hold(1, Toward::Master, b"");
-    let lock = scene.giver.try_lock(KEY, LONG).unwrap_or_else(|error| panic!("{error}"));
+    let lock = scene.giver.try_lock(KEY, scene.ttl).unwrap_or_else(|error| panic!("{error}"));
     soon("it is on its way", || scene.givers_way.is_holding(0, SET));
     if lost == Some(Lost::BeforeHandOver) {
         scene.lose();

@@ -8,7 +8,7 @@ use muxlock::{LockError, LockErrorKind, LockGuard, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{
-    KEY, LONG, MAX_TTL, QUARANTINE, SET, all_vote, clean_again, compare_and_delete, durable,
+    KEY, LASTING, MAX_TTL, QUARANTINE, SET, all_vote, clean_again, compare_and_delete,
     ends_by_itself, first_in_time, guarded, in_time, node_soon, owns, start, stays_alone, two_hold,
     until_vote, works,
 };
@@ -157,9 +157,9 @@ struct Healed {
 fn healed_on_the_third_connection(ttl: Duration) -> Option<Healed> {
     let masters = start(3);
     let ways = [&masters[0], &masters[2]].map(Gate::start);
-    let [first, third] = [0, 1].map(|way: usize| ways[way].url() + "?durable=yes");
-    let urls = durable(&masters);
-    let client = |urls: Vec<String>| all_vote(&guarded(urls).max_ttl(LONG).heal(Heal::On));
+    let [first, third] = [0, 1].map(|way: usize| ways[way].url());
+    let urls = masters.urls();
+    let client = |urls: Vec<String>| all_vote(&guarded(urls).max_ttl(LASTING).heal(Heal::On));
     let redlock = client(vec![first, urls[1].clone(), third]);
     let second = client(urls);
 
@@ -177,7 +177,7 @@ fn healed_on_the_third_connection(ttl: Duration) -> Option<Healed> {
         is_quiet && way.accepted() == 3 && way.has_ended(0)
     });
     ways[0].shut();
-    if let Err(error) = lock.extend(LONG) {
+    if let Err(error) = lock.extend(LASTING) {
         assert!(!lock.is_valid(), "{error}");
         return None;
     }

@@ -11,8 +11,8 @@ use muxlock::{LockErrorKind, Redlock};
 
 use crate::scene::{
     First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, calls, clean_again, clean_again_within,
-    durable, guarded, node_soon, owns, pttl, quarantine_of, refused, start, start_one, start_with,
-    tell, trusting, unavailable, works,
+    grow_old, guarded, node_soon, owns, pttl, quarantine_of, refused, start, start_one, start_with,
+    tell, trusting, unavailable, until_vote, urls, works,
 };
 use crate::wire::Wire;
 use muxlock::testing::{Master, Value};
@@ -151,6 +151,7 @@ fn busy_master_refuses_everything_and_is_cleaned_up_once_it_is_not() {
     let master = start_one(&["--lua-time-limit", "50"]);
     let redlock = all_vote(&trusting([master.url()]));
     let lock = redlock.try_lock("before", LONG).unwrap();
+    grow_old(&guarded([master.url()]));
     let mut spinning = Wire::connect(&master.addr()).unwrap();
     assert_eq!(spinning.ask(&["PING"]).unwrap(), "+PONG\r\n");
     spinning.send(&["EVAL", "while true do end", "0"]).unwrap();
@@ -159,7 +160,7 @@ fn busy_master_refuses_everything_and_is_cleaned_up_once_it_is_not() {
     let error = lock.unlock().unwrap_err();
     assert_eq!(outcomes(&error), [busy], "{error}");
     // A new client must not take BUSY for a server that will not say who it is.
-    let late = guarded(durable([&master])).build().unwrap();
+    let late = guarded([master.url()]).build().unwrap();
     assert_eq!(unavailable(late.try_lock("late", MAX_TTL), 0), busy);
     node_soon(&late, 0, "it is told", |node| node.last_failure == Some(busy));
 
@@ -201,7 +202,8 @@ fn full_master_takes_the_client_back_once_it_has_room() {
 #[test]
 fn idle_connections_closed_by_the_masters_first_attempt_succeeds() {
     let masters = start_with(3, &["--timeout", "1"]);
-    let redlock = all_vote(&guarded(durable(&masters)));
+    grow_old(&guarded(masters.urls()));
+    let redlock = all_vote(&guarded(masters.urls()));
     let clients = |master: &Master| info(master, "clients", "connected_clients");
     for master in &masters {
         within(SOON + SOON, "idle clients are gone", || clients(master) == "1");
@@ -270,7 +272,7 @@ fn password_changed_while_connected_is_not_tried_in_a_hot_loop_and_back_cleans_u
 fn user_without(master: &Master, rights: &[&str]) -> String {
     let user = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all"];
     tell(master, &[&user, rights].concat());
-    format!("redis://limited:secret@{}?durable=yes", master.addr())
+    format!("redis://limited:secret@{}", master.addr())
 }
 
 #[test]
@@ -315,14 +317,16 @@ fn master_with_eval_renamed_is_refused_before_the_first_lock() {
 }
 
 fn all_fit_vote(masters: &[Master]) -> Redlock {
-    guarded(durable(masters)).connect().unwrap_or_else(|error| panic!("{error}"))
+    let redlock = guarded(urls(masters)).connect().unwrap_or_else(|error| panic!("{error}"));
+    until_vote(&redlock, masters.len() - 1);
+    redlock
 }
 
 #[test]
 fn user_without_info_votes_only_where_the_guard_is_off_or_waits() {
     let short = Duration::from_millis(300);
     let master = start_one(&[]);
-    let url = user_without(&master, &["-info"]).replace("?durable=yes", "");
+    let url = user_without(&master, &["-info"]);
     // Nobody knows whether it was restarted: each connection may be to another process.
     let redlock = guarded([url.clone()]).max_ttl(short).connect().unwrap();
     for connection in 1..=2 {
@@ -384,7 +388,7 @@ fn foreign_key_of_any_type_is_held_and_never_deleted() {
         &["XADD", KEY, "1-1", "field", "value"],
     ];
     let masters = start(3);
-    let redlock = all_vote(&guarded(durable(&masters)));
+    let redlock = all_vote(&guarded(masters.urls()));
     let dump = |master: &Master| ask(master, &["DUMP", KEY]);
     for write in writes {
         masters.iter().for_each(|master| drop(ask(master, write)));
@@ -404,7 +408,7 @@ fn foreign_key_of_any_type_is_held_and_never_deleted() {
 #[test]
 fn foreign_key_put_in_place_of_a_lock_survives_its_holder() {
     let masters = start(3);
-    let redlock = all_vote(&guarded(durable(&masters)));
+    let redlock = all_vote(&guarded(masters.urls()));
     let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
     masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
     for master in &masters {

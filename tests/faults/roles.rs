@@ -9,7 +9,7 @@ use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
 use muxlock::{Builder, LockErrorKind, Redlock};
 
 use crate::scene::{
-    First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, durable, guarded, node_soon,
+    First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, grow_old, guarded, node_soon,
     owner, owns, pttl, quarantine_of, refused, start_one, start_with, tell, trusting, unavailable,
     until_vote, works,
 };
@@ -43,7 +43,7 @@ fn one_of_two_copies_overwritten(
 ) -> (Masters, First, Redlock) {
     let masters = start_with(3, &PROMPT);
     let nowhere = format!("redis://{}", refused_addr());
-    let mut urls = durable(&masters);
+    let mut urls = masters.urls();
     let second = all_vote(&client(urls.clone()));
     urls[2] = nowhere;
     let holder = client(urls).connect().unwrap();
@@ -70,7 +70,7 @@ fn demoted_master_votes_no_more_and_promoted_again_is_waited_for() {
     drop(first.is_never_joined_by(&second));
     until_vote(&second, 3);
     // A client that has never seen it as a replica learns when others saw it first.
-    let fresh = guarded(durable(&masters)).connect().unwrap();
+    let fresh = guarded(masters.urls()).connect().unwrap();
     node_soon(&fresh, 1, "it votes", |node| node.state == NodeState::Ready);
 }
 
@@ -95,7 +95,7 @@ fn demoted_master_promoted_again_between_two_calls_second_client_waits() {
 fn master_demoted_to_a_writable_replica_between_two_calls_votes_no_more() {
     let masters = start_with(2, &PROMPT);
     tell(&masters[1], &["CONFIG", "SET", "replica-read-only", "no"]);
-    let redlock = all_vote(&guarded(durable(&masters).split_off(1)));
+    let redlock = all_vote(&guarded(masters.urls().split_off(1)));
     works(&redlock);
     demote(&masters[1], &masters[0]);
     pause(SAMPLE_AGE_MAX);
@@ -109,7 +109,8 @@ fn master_demoted_to_a_writable_replica_between_two_calls_votes_no_more() {
 fn master_that_gets_its_first_replica_goes_on_voting() {
     // Its data has a new name from then on, but is the same.
     let masters = start_with(2, &PROMPT);
-    let redlock = all_vote(&guarded(durable(&masters).split_off(1)));
+    grow_old(&guarded(masters.urls().split_off(1)));
+    let redlock = all_vote(&guarded(masters.urls().split_off(1)));
     let lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
     let name = || info(&masters[1], "replication", "master_replid");
     let before = name();

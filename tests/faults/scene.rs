@@ -8,7 +8,9 @@ use muxlock::settings::RestartGuard;
 use muxlock::{Builder, LockError, LockGuard, Redlock};
 
 use muxlock::testing::{Master, Masters, Value};
-use testbed::{PATIENT, SOON, Stopwatch, ask, outcomes, patient, ready, soon, timed, within};
+use testbed::{
+    PATIENT, SOON, Stopwatch, ask, outcomes, patient, pause, ready, soon, timed, within,
+};
 
 use crate::scripts::RELEASE;
 
@@ -23,6 +25,9 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(100);
 pub const MAX_TTL: Duration = Duration::from_millis(1_500);
 /// The TTL, its drift of 1 % and 2 ms, and a second for the server's truncated age.
 pub const QUARANTINE: Duration = Duration::from_millis(1_500 + 17 + 1_000);
+
+/// The longest TTL of locks that outlive a schedule where the guard is on.
+pub const LASTING: Duration = Duration::from_secs(6);
 
 /// What was looked at within this time is not looked at again before a lock is taken.
 pub const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
@@ -95,10 +100,16 @@ where
     patient(urls).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
 }
 
-/// The addresses of masters of which it is vouched that a restart loses nothing. Other faults do
-/// lose something, and a test of those need not wait until its masters are old enough.
-pub fn durable<'a>(masters: impl IntoIterator<Item = &'a Master>) -> Vec<String> {
-    masters.into_iter().map(|master| master.url() + "?durable=yes").collect()
+pub fn urls<'a>(masters: impl IntoIterator<Item = &'a Master>) -> Vec<String> {
+    masters.into_iter().map(Master::url).collect()
+}
+
+/// Waits until each new client with these settings trusts the age of the masters.
+#[track_caller]
+pub fn grow_old(builder: &Builder) {
+    drop(all_vote(builder));
+    // They tell their age in whole seconds.
+    pause(Duration::from_secs(1));
 }
 
 /// A client all of whose nodes vote and owe no answer. A server that compares and deletes by itself
@@ -114,7 +125,7 @@ pub fn all_vote(builder: &Builder) -> Redlock {
 /// Waits until so many nodes vote; quarantines end by themselves.
 #[track_caller]
 pub fn until_vote(redlock: &Redlock, nodes: usize) {
-    within(QUARANTINE + SOON, "they vote", || ready(redlock) == nodes);
+    within(LASTING + QUARANTINE + SOON, "they vote", || ready(redlock) == nodes);
 }
 
 /// Calls the client until this is so of a node.
@@ -243,7 +254,7 @@ pub fn compare_and_delete(master: &Master, lock: &LockGuard) -> bool {
 /// Another client asks for the lock, and is refused.
 #[track_caller]
 pub fn stays_alone(lock: &LockGuard, second: &Redlock) {
-    if let Err(error) = second.try_lock(KEY, LONG) {
+    if let Err(error) = second.try_lock(KEY, MAX_TTL) {
         return assert!(error.is_contended() && lock.is_valid(), "{error}");
     }
     panic!("two holders at the same time, the first for another {:?}", lock.remaining());
@@ -252,7 +263,7 @@ pub fn stays_alone(lock: &LockGuard, second: &Redlock) {
 /// The control: another client asks for the lock, and is let in.
 #[track_caller]
 pub fn two_hold(lock: &LockGuard, second: &Redlock) {
-    let got = second.try_lock(KEY, LONG);
+    let got = second.try_lock(KEY, MAX_TTL);
     let other = got.unwrap_or_else(|error| panic!("the control shows nothing: {error}"));
     assert!(lock.is_valid() && other.is_valid());
     println!("control: two holders, the first for another {:?}", lock.remaining());

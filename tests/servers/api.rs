@@ -198,7 +198,7 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
         ("redis://127.0.0.1:65536", "from 1 to 65535"),
         ("redis://127.0.0.1:0", "the port is not a number"),
         ("redis://127.0.0.1/sixteen", "the database must be a number"),
-        ("redis://127.0.0.1?timeout=1", "known are restart_guard, durable"),
+        ("redis://127.0.0.1?timeout=1", "known are restart_guard"),
         ("unix://relative", "not absolute"),
         ("", "://"),
     ];

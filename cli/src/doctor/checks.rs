@@ -314,13 +314,11 @@ impl Findings<'_> {
         let left = age.map(|age| common.quarantine.saturating_sub(age));
         // A client that has just started trusts nothing.
         let is_unknown = master.restart_guard == RestartGuard::OwnObservation || said.info.is_err();
-        if is_unknown && !master.durable {
+        if is_unknown {
             self.wait();
         } else if was_replica && !self.has_sentinels() {
             // See above.
-        } else if let Some(left) =
-            left.filter(|left| !left.is_zero() && (!master.durable || elected.is_some()))
-        {
+        } else if let Some(left) = left.filter(|left| !left.is_zero()) {
             self.wait();
             let what = if elected == age { "promoted" } else { "started" };
             let why = format!(
@@ -429,20 +427,6 @@ impl Findings<'_> {
 
     fn persistence(&mut self, said: &Said) {
         let is = |name: &str, value: &str| said.setting(name) == Some(value);
-        let needed =
-            [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")];
-        let missing: Vec<_> = needed.into_iter().filter(|(name, value)| !is(name, value)).collect();
-        if self.subject.master.durable && said.settings.is_ok() && !missing.is_empty() {
-            let names: Vec<_> =
-                missing.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            let why = format!(
-                "its address says durable=yes, which needs {}: a restart can lose locks, and \
-                 no client waits for it",
-                names.join(", ")
-            );
-            let fix = self.config_set(&missing);
-            self.add(Finding::new(Error, Id::DurableClaim, why).mended_by(fix));
-        }
         let saves = said.setting("save").is_some_and(|save| !save.is_empty());
         if saves && is("stop-writes-on-bgsave-error", "yes") {
             let fix = self.config_set(&[("stop-writes-on-bgsave-error", "no")]);

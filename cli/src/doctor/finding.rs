@@ -22,7 +22,6 @@ pub enum Id {
     Evicts,
     Memory,
     Young,
-    DurableClaim,
     BgsaveStopsWrites,
     MinReplicas,
     Sentinels,

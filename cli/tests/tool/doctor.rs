@@ -104,12 +104,12 @@ fn settings_are_found_and_mended() {
         return;
     }
     let masters = Masters::start(3).unwrap();
-    let mut urls = masters.urls();
+    let urls = masters.urls();
     let healthy = usual(&urls);
     assert_eq!((healthy.code, healthy.found(&urls)), (0, vec![]), "{}", healthy.json);
     assert_eq!((&healthy.json["verdict"], &healthy.json["votes"]), (&"healthy".into(), &3.into()));
     let master = &masters[1];
-    let table: [(&str, &str, &[[&str; 2]]); 7] = [
+    let table: [(&str, &str, &[[&str; 2]]); 6] = [
         ("evicts", "error", &[["maxmemory", "100mb"], ["maxmemory-policy", "allkeys-lru"]]),
         ("min-replicas", "error", &[["min-replicas-to-write", "1"]]),
         ("bgsave-stops-writes", "warning", &[["save", "3600 1"]]),
@@ -117,14 +117,10 @@ fn settings_are_found_and_mended() {
         ("output-buffer", "warning", &[["client-output-buffer-limit", "normal 1000 0 0"]]),
         // No address of this machine: the server does not listen there.
         ("open", "warning", &[["bind", "127.0.0.1 -192.0.2.1"], ["protected-mode", "no"]]),
-        ("durable-claim", "error", &[]),
     ];
     for (id, severity, settings) in table {
         for [name, value] in settings {
             tell(master, &["CONFIG", "SET", name, value]);
-        }
-        if id == "durable-claim" {
-            urls[1].push_str("?durable=yes");
         }
         let seen = usual(&urls);
         let found = seen.findings();
@@ -897,8 +893,8 @@ fn metrics_are_complete_while_masters_are_down() {
 
 /// Twelve defects of five masters, and nothing else; then what the fixes say.
 #[test]
-fn twelve_defects_are_found_and_the_fixes_mend_them() {
-    let test = "twelve_defects_are_found_and_the_fixes_mend_them";
+fn ten_defects_are_found_and_the_fixes_mend_them() {
+    let test = "ten_defects_are_found_and_the_fixes_mend_them";
     if is_older_than([7, 0, 0], test, "-client|id in ACL SETUSER") || !can_paste() {
         return;
     }
@@ -914,14 +910,9 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
     set(0, &[["maxmemory", "100mb"], ["maxmemory-policy", "volatile-lru"], ["save", "60 1"]]);
     set(1, &[["min-replicas-to-write", "2"], ["timeout", "60"]]);
     set(2, &[["client-output-buffer-limit", "normal 0 4096 5"]]);
-    set(
-        2,
-        &[["appendonly", "yes"], ["appendfsync", "always"], ["no-appendfsync-on-rewrite", "yes"]],
-    );
-    urls[2].push_str("?durable=yes");
     tell(&masters[3], &["ACL", "SETUSER", "default", "nopass"]);
     set(3, &[["bind", "127.0.0.1 -192.0.2.1"], ["protected-mode", "no"], ["maxclients", "20"]]);
-    urls[3] = urls[3].replace(&login(""), &login("default")) + "?durable=yes";
+    urls[3] = urls[3].replace(&login(""), &login("default"));
     let _crowd: Vec<_> = (0..16).map(|_| connect(&masters[3])).collect();
     let app = ["ACL", "SETUSER", "app", "on", ">se same", "&*", "+@all"];
     tell(&masters[1], &[&app[..], &["~other:*"]].concat());
@@ -935,8 +926,6 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
     let seen = doctor(&urls, &prefixed);
     let expected = [
         "bgsave-stops-writes 0",
-        "durable-claim 2",
-        "durable-claim 3",
         "evicts 0",
         "maxclients 3",
         "min-replicas 1",
@@ -951,7 +940,7 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
     assert_eq!((seen.code, &seen.json["votes"]), (1, &3.into()));
     let fixes: BTreeSet<&str> =
         seen.findings().iter().filter_map(|it| it["fix"].as_str()).collect();
-    assert_eq!(fixes.len(), 12);
+    assert_eq!(fixes.len(), 10);
     for fix in fixes {
         assert!(!fix.contains("same"), "{fix}");
         paste(fix, Some("se same"));

@@ -6,13 +6,15 @@ use std::time::Duration;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{KeepAlive, KeptLock, LockGuard, LossCause, Redlock};
-use testbed::{TTL, all_ready, patient, soon, with_login};
+use testbed::{TTL, all_ready, patient, pause, soon, with_login};
 
 use crate::cli::{muxlock, run};
 use crate::doctor::LOCKER;
 
 const KEY: &str = "deploy";
 const SHORT: Duration = Duration::from_secs(6);
+/// By how much the quarantine of a new master is longer, and its age is rounded.
+const QUARANTINE_MORE: Duration = Duration::from_millis(2_200);
 
 fn start() -> (Masters, Redlock) {
     let masters = Masters::start(3).unwrap();
@@ -85,10 +87,9 @@ fn with_now_there_may_be_two_holders() {
 }
 
 fn healing(masters: &Masters) -> (Redlock, KeptLock) {
-    // Guarded, and not to be waited for.
-    let urls = masters.urls().into_iter().map(|url| format!("{url}?durable=yes"));
-    let builder = patient(urls).restart_guard(RestartGuard::Uptime).heal(Heal::On);
-    let redlock = all_ready(&builder);
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Uptime).max_ttl(SHORT);
+    pause(SHORT + QUARANTINE_MORE);
+    let redlock = all_ready(&builder.heal(Heal::On));
     let kept = take(&redlock, SHORT).keep_alive(KeepAlive::default()).unwrap();
     (redlock, kept)
 }

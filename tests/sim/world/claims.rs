@@ -99,8 +99,7 @@ impl World {
             let routes = &self.plan.routes;
             let is_twin = |node| routes.iter().filter(|route| **route == node).count() > 1;
             let is_elsewhere = self.has_swapped || node.is_some_and(is_twin);
-            let looks = self.plan.heals || is_elsewhere || !self.is_distrusted(token);
-            let is_trusted = looks || self.plan.durable[**slot];
+            let is_trusted = self.plan.heals || is_elsewhere || !self.is_distrusted(token);
             !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
         };
         if let Some(slot) = granted.iter().find(is_barred) {
@@ -143,7 +142,7 @@ impl World {
             if role == Some(Trust::No) {
                 self.fail("GUARD", || format!("node {slot} was counted and is a replica"));
             }
-            if is_guarding && !self.plan.durable[*slot] && memory == Some(Trust::No) {
+            if is_guarding && memory == Some(Trust::No) {
                 self.fail("GUARD", || format!("node {slot} was counted and had forgotten a lock"));
             }
             let has_jumped = !said.is_empty() && said.iter().all(|heard| heard.is_after_jump);

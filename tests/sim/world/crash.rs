@@ -83,8 +83,6 @@ impl World {
             2 => Memory::AllButLast(self.choices.magnitude(MILLI, 2 * SECOND)),
             _ => Memory::AllButLast(50 * MILLI),
         };
-        // Its operator has sworn that it loses nothing.
-        let memory = if self.plan.durable[node] { Memory::Everything } else { memory };
         self.crash(node, downtime / 4, memory);
     }
 
@@ -113,10 +111,10 @@ impl World {
     /// connected may stay so.
     pub fn swap(&mut self, slot: usize) {
         let other = self.choices.below(self.plan.nodes as u32) as usize;
-        // What is sworn to is of the process that is there. One that has died must come back with
-        // its data where it was: by another name, elsewhere, nobody could know it again.
+        // One that has died must come back with its data where it was: by another name, elsewhere,
+        // nobody could know it again.
         let has_died = self.nodes.iter().any(|node| node.incarnation > 0 || !node.is_up);
-        if slot == other || has_died || self.plan.durable[slot] != self.plan.durable[other] {
+        if slot == other || has_died {
             return;
         }
         self.plan.routes.swap(slot, other);

@@ -96,8 +96,6 @@ pub struct Plan {
     pub has_marker: bool,
     /// Whether those who guard heal.
     pub heals: bool,
-    /// Nodes of which a restart loses nothing, and whose operator says so.
-    pub durable: Vec<bool>,
     /// Which node each slot of the configuration is: a node may be listed twice.
     pub routes: Vec<usize>,
     /// Clients that do not guard, as those of another make.
@@ -202,7 +200,6 @@ impl Plan {
             guard,
             has_marker: choices.chance(if is_often_flushed { 500 } else { 200 }),
             heals: guard != RestartGuard::Off && choices.chance(500),
-            durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
             unguarded_clients: usize::from(is_stepped && choices.chance(150)),
             machines,
@@ -280,8 +277,7 @@ impl Plan {
         let credentials = self.password.as_ref().map_or(String::new(), |it| format!(":{it}@"));
         let urls = (0..self.nodes).map(|slot| {
             let db = if self.db == 0 { String::new() } else { format!("/{}", self.db) };
-            let durable = if self.durable[slot] { "?durable=yes" } else { "" };
-            format!("redis://{credentials}10.0.0.{}{db}{durable}", slot + 1)
+            format!("redis://{credentials}10.0.0.{}{db}", slot + 1)
         });
         let is_guarding = client >= self.unguarded_clients;
         let guard = if is_guarding { self.guard } else { RestartGuard::Off };

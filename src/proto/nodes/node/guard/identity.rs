@@ -110,8 +110,7 @@ impl Identity {
         };
         // Without a run_id, each connection may reach another process.
         let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
-            let age = if config.durable { Duration::MAX } else { Duration::ZERO };
-            let quarantine = quarantine((QuarantineCause::Unidentified, age));
+            let quarantine = quarantine((QuarantineCause::Unidentified, Duration::ZERO));
             return Identified {
                 left,
                 process: Process::Unknown,
@@ -174,10 +173,9 @@ fn age(
 ) -> (QuarantineCause, Duration) {
     let server = &identity.server;
     let own_observation = config.restart_guard == RestartGuard::OwnObservation;
-    let age = match (config.durable, own_observation) {
-        (true, _) => Duration::MAX,
-        (false, true) => Duration::ZERO,
-        (false, false) => {
+    let age = match own_observation {
+        true => Duration::ZERO,
+        false => {
             let uptime = server.uptime.unwrap_or_default();
             // The wall clock behind its uptime may have jumped. But the process started after its
             // predecessor last answered.
