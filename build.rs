@@ -12,7 +12,7 @@ use std::{env, fs};
 const FOLDER: &str = "src/scripts";
 
 /// Each script with its pieces.
-const SCRIPTS: [(&str, &str); 19] = [
+const SCRIPTS: [(&str, &str); 18] = [
     ("RELEASE", "release"),
     ("EXTEND", "extend"),
     ("EXTEND_OR_SET", "extend_or_set answer"),
@@ -29,7 +29,6 @@ const SCRIPTS: [(&str, &str); 19] = [
     ("FREE_ALL", "free_all answer"),
     ("FREE_SHARED", "free_shared"),
     ("FREE_AS", "first as free_as answer"),
-    ("GIVE_BACK", "first as as_now give_back answer"),
     ("LOOK_AS", "first as look_as"),
     ("QUEUE_UP", "queue_up"),
     ("HAND_ON", "hand_on"),
@@ -40,7 +39,7 @@ const SCRIPTS: [(&str, &str); 19] = [
 
 /// Each script of which there are two, without and with a check of the flush marker: the pieces
 /// before `answer` or `answer_marked`.
-const PAIRS: [(&str, [&str; 2]); 9] = [
+const PAIRS: [(&str, [&str; 2]); 8] = [
     ("TAKE_ALL", ["first", "take_all"]),
     ("KEEP_ALL", ["first", "keep_all"]),
     ("TAKE_SHARED", ["first time now", "take_shared"]),
@@ -48,7 +47,6 @@ const PAIRS: [(&str, [&str; 2]); 9] = [
     ("TAKE_EXCLUSIVE", ["first", "take_exclusive"]),
     ("TAKE_SLOT", ["first", "take_slot"]),
     ("TAKE_AS", ["first", "as as_now take_as as_ends"]),
-    ("TAKE_OVER", ["first", "as as_now take_over as_ends"]),
     ("KEEP_AS", ["first", "as as_now keep_as as_ends"]),
 ];
 /// What the one with a check has in place of the first pieces.

@@ -68,7 +68,7 @@ fn send(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
 }
 
 /// Others see who writes the report. Where that process has ended, another one that knows its value
-/// goes on with the same lock.
+/// releases the lock and takes it.
 fn report(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     let lock = redlock.try_lock_as_for("report", "worker-7", TTL, WAIT)?;
     if let Owner::Value(value) = redlock.owner("report")? {
@@ -77,8 +77,9 @@ fn report(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     println!("the same value again: {}", said(redlock.try_lock_as("report", "worker-7", TTL)));
     // It ends and releases nothing.
     let _ended = lock.into_parts();
-    let taken_over = redlock.extend_as("report", "worker-7", TTL)?;
-    println!("held to the end: {}", taken_over.unlock()?.was_held());
+    let _ = redlock.release_as("report", "worker-7")?;
+    let next = redlock.try_lock_as_for("report", "worker-8", TTL, WAIT)?;
+    println!("held to the end: {}", next.unlock()?.was_held());
     Ok(())
 }
 

@@ -192,8 +192,8 @@ impl Redlock {
 /// # Locks with the caller's own value
 /// The key holds an owner value that the caller has chosen, 1 to
 /// [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX) bytes. Any client that knows the value can
-/// recognise, release or take over the lock, including other Redlock clients. The value is readable
-/// for every user of the server, so it is no secret.
+/// recognise or release the lock, including other Redlock clients. The value is readable for every
+/// user of the server, so it is no secret.
 ///
 /// Beside it, the key with `:as` after its name has the attempt's [`LockToken`](crate::LockToken).
 /// It tells two locks with the same value apart, so a command that arrives late never changes a
@@ -215,10 +215,11 @@ impl Redlock {
     /// let ttl = Duration::from_secs(10);
     /// let lock = redlock.try_lock_as("invoice:42", "worker-7", ttl)?;
     /// assert_eq!(redlock.owner("invoice:42")?, Owner::Value(b"worker-7"[..].into()));
-    /// // Another process that knows the value takes the lock over, and releases it.
-    /// let taken_over = redlock.extend_as("invoice:42", "worker-7", ttl)?;
-    /// assert!(taken_over.unlock()?.was_held());
+    /// // Another process that knows the value releases the lock, and takes it.
     /// # drop(lock);
+    /// let _ = redlock.release_as("invoice:42", "worker-7")?;
+    /// let next = redlock.try_lock_as("invoice:42", "worker-7", ttl)?;
+    /// assert!(next.unlock()?.was_held());
     /// # Ok(())
     /// # }
     /// ```
@@ -270,33 +271,6 @@ impl Redlock {
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
         let lease = Lease::of_value(resource, token, self.shared.config.max_ttl());
         self.shared.release(lease)
-    }
-
-    /// Takes over the lock that has this value, even from another Redlock client, and extends it to
-    /// at least `ttl` from now. It asks all masters first, as [`owner`](Redlock::owner) does.
-    ///
-    /// From then on, a former guard with this value can neither extend nor release the lock. It is
-    /// not notified and stays valid until it expires: call this after its work has stopped. A plain
-    /// lock, or one of another Redlock client, has only its key. Its former holder can still
-    /// release it, or extend it and thereby end the new lock. If two clients take over a lock at
-    /// the same time, at most one of them gets it.
-    ///
-    /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock), and
-    /// [`InvalidValue`](crate::LockErrorKind::InvalidValue). It is
-    /// [`Contended`](crate::LockErrorKind::Contended) if no quorum has this value, or has it from
-    /// the same attempt. The lock then stays with its former guard. Extensions of that guard might
-    /// have failed in between, and some masters might have extended the key. If that guard released
-    /// the lock in between, keys might remain until they expire.
-    pub fn extend_as(
-        &self,
-        resource: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        ttl: Duration,
-    ) -> Result<LockGuard, LockError> {
-        let resource = Resource::with_value(resource, &value)?;
-        let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
-        self.acquire(resource.take_over(&token), ttl, None)
     }
 
     /// Asks every master which value the resource is locked with. For a plain lock, that is its

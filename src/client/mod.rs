@@ -85,9 +85,8 @@ const SLACK: Duration = Duration::from_millis(10);
 /// - `try_lock`, [`swap`](Redlock::swap) and [`unlock`](LockGuard::unlock): after
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
 ///   [`node_timeout`](crate::Builder::node_timeout); twice that for a `swap` to a resource of the
-///   released lock, and for [`release_as`](Redlock::release_as) and
-///   [`extend_as`](Redlock::extend_as), which ask the masters first; nine times that for
-///   [`Semaphore::try_acquire`], if other clients take the slots first;
+///   released lock, and for [`release_as`](Redlock::release_as), which asks the masters first; nine
+///   times that for [`Semaphore::try_acquire`], if other clients take the slots first;
 /// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
 /// - [`connect`](crate::Builder::connect), [`ready`](Redlock::ready) and

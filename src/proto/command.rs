@@ -216,8 +216,8 @@ impl KindCommand<'_> {
         self.key.slot().and_then(|(_, slot)| slot).map(|slot| slot as usize)
     }
 
-    /// The owner value, if there is one, and the token that must already be beside it, if any.
-    pub fn value(&self) -> Option<(&[u8], &[u8])> {
+    /// The owner value, if there is one.
+    pub fn value(&self) -> Option<&[u8]> {
         self.key.value()
     }
 

@@ -1,7 +1,5 @@
 //! The kinds of lock: one row of a table for each. Its scripts are in `resp`.
 
-use crate::token::LockToken;
-
 /// What is locked under a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum LockKind {
@@ -17,8 +15,6 @@ pub(crate) enum LockKind {
     Slot { of: u8, slot: Option<u8> },
     /// One key with the caller's own value.
     Value(Vec<u8>),
-    /// The same, taken over from the attempt that has it under this token.
-    TakeOver(Vec<u8>, LockToken),
 }
 
 /// What sets a kind of lock apart.
@@ -26,7 +22,7 @@ pub(crate) enum LockKind {
 pub(crate) struct KindRow {
     /// What the resource is called in `Debug`.
     pub(crate) name: &'static str,
-    /// Its number in the text of a hand-over. A slot and a take-over are never held.
+    /// Its number in the text of a hand-over. A slot is never held.
     pub(crate) number: u8,
     /// What is tried before its first command on a connection, unless the handshake has.
     pub(crate) trial: Option<Trial>,
@@ -77,8 +73,6 @@ pub(crate) enum KeptBy {
     PlainCommands,
     /// Scripts of its own.
     OwnScripts,
-    /// Nothing: it is held as another kind. A script of its own undoes an attempt (K14).
-    Nothing,
 }
 
 /// The keys that its scripts are given.
@@ -116,8 +110,6 @@ pub(crate) enum QueueOf {
     OfHeldName,
     /// That of the slot it asked for. Any other slot will do as well.
     OfSlot,
-    /// It joins none, and asks again after delays alone.
-    None,
 }
 
 /// Which acquisitions of one engine that wait for it ask the masters (K9).
@@ -138,7 +130,7 @@ pub(crate) enum Sharing {
 }
 
 /// How many numbers of kinds there are.
-pub(crate) const KINDS: usize = 7;
+pub(crate) const KINDS: usize = 6;
 
 const PLAIN: KindRow = KindRow {
     name: "Plain",
@@ -212,14 +204,6 @@ pub(super) const VALUE: KindRow = KindRow {
     sharing: Sharing::Never,
 };
 
-const TAKE_OVER: KindRow = KindRow {
-    name: "TakeOver",
-    number: 6,
-    kept_by: KeptBy::Nothing,
-    queue: QueueOf::None,
-    ..VALUE
-};
-
 /// What a key's name ends with on which a client waits for readers to end.
 const INTENT: &[u8] = b":intent";
 
@@ -236,7 +220,6 @@ impl LockKind {
             LockKind::Exclusive => &EXCLUSIVE,
             LockKind::Slot { .. } => &SLOT,
             LockKind::Value(_) => &VALUE,
-            LockKind::TakeOver(..) => &TAKE_OVER,
         }
     }
 

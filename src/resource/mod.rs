@@ -17,8 +17,6 @@ pub use kind::Trial;
 pub(crate) use kind::{AskPolicy, KeptBy, Keys, KindRow, LockKind, QueueOf, Refusal, Sharing};
 use name::Name;
 
-use crate::token::LockToken;
-
 /// The thing that is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] arbitrary bytes.
 /// Together with the key prefix, up to 63 bytes are stored without an allocation.
 ///
@@ -82,19 +80,6 @@ impl Resource {
     /// What the locks of this kind have in common.
     pub(crate) fn row(&self) -> &'static KindRow {
         self.kind().row()
-    }
-
-    /// For an acquisition that takes over a lock with an owner value from the attempt with this
-    /// token; see [`Redlock::extend_as`](crate::Redlock::extend_as). Without an owner value, the
-    /// resource stays as it is.
-    pub fn take_over(&self, token: &LockToken) -> Resource {
-        let kind = match self.kind() {
-            LockKind::Value(value) | LockKind::TakeOver(value, _) => {
-                LockKind::TakeOver(value.clone(), *token)
-            }
-            kind => kind.clone(),
-        };
-        self.with(kind)
     }
 }
 
@@ -189,12 +174,10 @@ impl Key {
         keys.iter().filter_map(|key| Key::of_bytes(key, prefix)).collect()
     }
 
-    /// The value that the caller has chosen, if it is locked with one; and the token beside which
-    /// it must stand already, or nothing.
-    pub(crate) fn value(&self) -> Option<(&[u8], &[u8])> {
+    /// The value that the caller has chosen, if it is locked with one.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
         match self.kind() {
-            LockKind::Value(value) => Some((value, &[])),
-            LockKind::TakeOver(value, from) => Some((value, from.as_bytes())),
+            LockKind::Value(value) => Some(value),
             _ => None,
         }
     }
@@ -220,15 +203,7 @@ impl Key {
     /// What is held once this is taken.
     #[inline]
     pub(crate) fn held(&self) -> Key {
-        if self.is_plain() { self.clone() } else { self.held_of_kind() }
-    }
-
-    #[cold]
-    fn held_of_kind(&self) -> Key {
-        match self.kind() {
-            LockKind::TakeOver(value, _) => self.with(LockKind::Value(value.clone())),
-            _ => self.undone(),
-        }
+        if self.is_plain() { self.clone() } else { self.undone() }
     }
 
     /// What an attempt to take this may leave.

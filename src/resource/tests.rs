@@ -123,7 +123,6 @@ fn prefix_is_put_before_each_name_once() {
         Resource::exclusive(&long),
         Resource::slot(&long, SLOTS_MAX),
         Resource::with_value(&long, vec![b'v'; VALUE_BYTES_MAX]),
-        Resource::with_value("a", "v").map(|own| own.take_over(&LockToken::NONE)),
     ];
     for resource in forms().into_iter().chain(others.map(Result::unwrap)) {
         for prefix in prefixes {
@@ -206,16 +205,12 @@ fn share_is_one_of_the_same_key() {
 fn what_may_be_held_is_read_as_it_was_written() {
     let [plain, all, shared, exclusive, slot, own] = forms();
     let long = Resource::shared(vec![0; RESOURCE_BYTES_MAX]).unwrap();
-    let from = own.take_over(&LockToken::NONE);
-    assert_eq!(plain_key(&from).held().resource(), &own);
     for resource in [plain, all, shared, exclusive, long, own] {
         let (form, bytes) = resource.to_raw();
         assert_eq!(Resource::of_raw(form, &bytes).unwrap(), resource);
     }
-    for resource in [slot, from] {
-        let (form, bytes) = resource.to_raw();
-        assert!(Resource::of_raw(form, &bytes).is_err(), "it is not held as that");
-    }
+    let (form, bytes) = slot.to_raw();
+    assert!(Resource::of_raw(form, &bytes).is_err(), "it is not held as that");
 }
 
 /// Whatever the bytes are, they are refused or make a resource that is written alike.

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bytes::BytesMut;
 
 use super::scripts::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, HASHES, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS,
-    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, HASHES, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
+    TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 use super::trial;
 use super::words::{append, decimal, millis_up};
@@ -28,8 +28,6 @@ fn script(kind: &LockKind, step: KindStep, is_marked: bool) -> &'static str {
         (LockKind::Value(_), KindStep::Keep | KindStep::Heal) => either(KEEP_AS),
         (LockKind::Value(_), KindStep::Free) => FREE_AS,
         (LockKind::Value(_), KindStep::Look) => LOOK_AS,
-        (LockKind::TakeOver(..), KindStep::Take { .. }) => either(TAKE_OVER),
-        (LockKind::TakeOver(..), KindStep::Free) => GIVE_BACK,
         (kind, step) => unreachable!("{} has no script for {step:?}", kind.row().name),
     }
 }
@@ -66,8 +64,7 @@ pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
     words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
-    // A word that its script does not need is empty.
-    words.extend(key.value().into_iter().flat_map(|(value, token)| [value, token]));
+    words.extend(key.value());
     append(out, &words);
 }
 
@@ -116,16 +113,15 @@ mod tests {
     }
 
     /// One of each kind that has scripts.
-    fn keys() -> [Key; 6] {
+    fn keys() -> [Key; 5] {
         let own = Resource::with_value("a", "mine").unwrap();
-        let from = own.take_over(&LockToken::from_random([0xcd; 20]));
         let all = Resource::all(["b", "a"]).unwrap();
         let shared = Resource::shared("a").unwrap();
         let exclusive = Resource::exclusive("a").unwrap();
         let slots = Resource::slot("a", 3).unwrap();
-        let keys = [all, shared, exclusive, slots, own, from].map(|it| Key::new(it, b""));
-        let [all, shared, exclusive, slots, own, from] = keys;
-        [all, shared, exclusive, slots.with_slot(Some(2)), own, from]
+        let keys = [all, shared, exclusive, slots, own].map(|it| Key::new(it, b""));
+        let [all, shared, exclusive, slots, own] = keys;
+        [all, shared, exclusive, slots.with_slot(Some(2)), own]
     }
 
     const INTENT: KindStep = KindStep::Take { intent: Duration::from_millis(500) };
@@ -134,15 +130,11 @@ mod tests {
     /// K1 to K8: all that is sent behind the script, word by word.
     #[test]
     fn keys_and_arguments_are_in_their_places() {
-        let [all, shared, exclusive, slot, own, from] = keys();
+        let [all, shared, exclusive, slot, own] = keys();
         let prefixed = Key::new(slot.resource().clone(), b"p:");
         let slots = "a{permit}:0 a{permit}:1 a{permit}:2";
-        // After all others: the value, and the token that it is taken over from.
-        let value = |key: &Key| match key.value() {
-            Some((_, b"")) => " mine ".to_owned(),
-            Some(_) => format!(" mine {}", "cd".repeat(20)),
-            None => String::new(),
-        };
+        // After all others.
+        let value = |key: &Key| if key.value().is_some() { " mine" } else { "" };
         let table = [
             (&all, TAKE, "2 a b", "0"),
             (&all, KindStep::Keep, "2 a b", "0"),
@@ -161,8 +153,6 @@ mod tests {
             (&own, KindStep::Heal, "2 a a:as", "1"),
             (&own, KindStep::Free, "2 a a:as", "0"),
             (&own, KindStep::Look, "2 a a:as", "0"),
-            (&from, TAKE, "2 a a:as", "0"),
-            (&from, KindStep::Free, "2 a a:as", "0"),
             (&prefixed, TAKE, "3 p:a{permit}:0 p:a{permit}:1 p:a{permit}:2", "2"),
         ];
         let token = "ab".repeat(20);
@@ -189,7 +179,7 @@ mod tests {
         let steps = [TAKE, KindStep::Keep, KindStep::Heal, KindStep::Free];
         let mut scripts = Vec::new();
         let keys = keys();
-        let [set, shared, exclusive, slot, value, take_over] = keys.each_ref().map(Key::kind);
+        let [set, shared, exclusive, slot, value] = keys.each_ref().map(Key::kind);
         for kind in [set, shared, value] {
             let marked = steps.map(|step| script(kind, step, true));
             let plain = steps.map(|step| script(kind, step, false));
@@ -198,8 +188,7 @@ mod tests {
             scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
         }
         scripts.push(script(value, KindStep::Look, false));
-        scripts.push(script(take_over, KindStep::Free, false));
-        for kind in [exclusive, slot, take_over] {
+        for kind in [exclusive, slot] {
             scripts.extend([false, true].map(|is_marked| script(kind, TAKE, is_marked)));
         }
         for (i, script) in scripts.iter().enumerate() {
@@ -207,7 +196,7 @@ mod tests {
             assert!(script.starts_with("local ") && !script.ends_with('\n'));
         }
         let marks = scripts.iter().filter(|script| script.contains("=2,KEYS[1],")).count();
-        assert_eq!(marks, 9, "those with a marker read it from the first key");
+        assert_eq!(marks, 8, "those with a marker read it from the first key");
     }
 
     /// K16: with a marker as without, for the script reads its keys from other places then.

@@ -14,9 +14,8 @@ use bytes::BytesMut;
 
 use super::scripts::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
-    FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE,
-    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT, TRIAL,
-    TRIAL_FIRST,
+    FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED,
+    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT, TRIAL, TRIAL_FIRST,
 };
 use super::words::{append, few_digits};
 use crate::outcome::ServerCommand;
@@ -26,7 +25,7 @@ use crate::proto::{Trial, TrialFirst};
 const PLACEHOLDERS: [&str; 2] = ["COUNT", "COMMANDS()"];
 /// Where a master without memory refuses these, it also refuses them behind a trial. A server looks
 /// at its memory before a script has written, and the trial writes.
-const NEED_MEMORY: [[&str; 2]; 3] = [TAKE_SHARED, TAKE_EXCLUSIVE, TAKE_OVER];
+const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_SHARED, TAKE_EXCLUSIVE];
 /// How the error begins that such a script ends with. The command's number follows.
 const MISSING: &[u8] = b"MUXLOCKMISSING ";
 
@@ -42,9 +41,7 @@ fn scripts(trial: Trial) -> Vec<&'static str> {
         Trial::Several => [&TAKE_ALL[..], &KEEP_ALL, &[FREE_ALL]].concat(),
         Trial::Permits => TAKE_SLOT.to_vec(),
         Trial::Shares => [&TAKE_SHARED[..], &KEEP_SHARED, &TAKE_EXCLUSIVE, &[FREE_SHARED]].concat(),
-        Trial::Owned => {
-            [&TAKE_AS[..], &TAKE_OVER, &KEEP_AS, &[FREE_AS, GIVE_BACK, LOOK_AS]].concat()
-        }
+        Trial::Owned => [&TAKE_AS[..], &KEEP_AS, &[FREE_AS, LOOK_AS]].concat(),
         Trial::Fenced => vec![ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, RAISE],
     }
 }
@@ -251,16 +248,12 @@ mod tests {
     #[test]
     fn trial_in_front_of_what_needs_memory_begins_with_a_command_that_does() {
         let key = Key::new(Resource::new("k").unwrap(), b"");
-        let shares = [TAKE_SHARED, TAKE_EXCLUSIVE].map(|script| (Trial::Shares, script));
-        let scripts = [shares[0], shares[1], (Trial::Owned, TAKE_OVER)];
-        for (trial, script) in scripts {
-            for script in script {
-                let text = before(TrialFirst { key: &key, trial }, script);
-                let first =
-                    "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r ";
-                assert!(text.contains(first), "{text}");
-                assert_eq!(text.matches(" m=r ").count(), 1);
-            }
+        for script in [TAKE_SHARED, TAKE_EXCLUSIVE].as_flattened() {
+            let text = before(TrialFirst { key: &key, trial: Trial::Shares }, script);
+            let first =
+                "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r ";
+            assert!(text.contains(first), "{text}");
+            assert_eq!(text.matches(" m=r ").count(), 1);
         }
         let others = [(Trial::Permits, TAKE_SLOT), (Trial::Owned, TAKE_AS)];
         for (trial, [script, _]) in others {

@@ -1,8 +1,7 @@
 -- Piece: looks at a lock with a caller's value, and at its companion, the hash that has the token
 -- of the attempt (K11, K12). Afterwards `token` is that token, or zeros if the lock has none.
 -- KEYS: the marker if there is one, the lock, the companion. ARGV: the token, the time to live in
--- milliseconds, 1 to heal or 0, the quarantine if there is a marker, the value, the token of the
--- former holder in a take-over.
+-- milliseconds, 1 to heal or 0, the quarantine if there is a marker, the value.
 -- Needs: first.
 
 local key, companion, value = KEYS[first], KEYS[first + 1], ARGV[first + 3]

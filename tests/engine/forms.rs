@@ -2191,33 +2191,26 @@ fn attempt_that_is_released_by_its_value_fails() {
     assert_eq!(scenario.engine.operations().count(), 0);
 }
 
-/// K13, K14: the release finds what is to be released. An undo in front of it would give it back to
-/// the former lock, or would be the one that deletes it.
+/// K13: the release finds what is to be released. An undo in front of it would delete it.
 #[test]
 fn release_by_value_is_sent_before_the_undo_of_the_attempt_that_it_ends() {
-    let mut before = Scenario::ready(3);
-    let _ = locked(&mut before, own());
-    let former = *locked(&mut before, own()).token();
-    for (resource, undo) in [(own().take_over(&former), "give back r r:as"), (own(), "free r r:as")]
-    {
-        let mut scenario = Scenario::ready(3);
-        once(&mut scenario, resource);
-        scenario.drain();
-        scenario.take_said();
-        scenario.reply(0, YES);
-        scenario.engine.release(
-            scenario.now,
-            Lease::of_value(own(), first_token(), TTL),
-            ReleaseHow::ToTheEnd,
-        );
-        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
-        assert_eq!(said(&mut scenario), ["free r r:as", undo]);
-        scenario.replies([1, 2], NO);
-        scenario.replies(ALL, YES);
-        assert_eq!(scenario.released().expect("all answered").confirmed, 3);
-        scenario.replies(ALL, NO);
-        at_rest(&mut scenario);
-    }
+    let mut scenario = Scenario::ready(3);
+    once(&mut scenario, own());
+    scenario.drain();
+    scenario.take_said();
+    scenario.reply(0, YES);
+    scenario.engine.release(
+        scenario.now,
+        Lease::of_value(own(), first_token(), TTL),
+        ReleaseHow::ToTheEnd,
+    );
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+    assert_eq!(said(&mut scenario), ["free r r:as"; 2]);
+    scenario.replies([1, 2], NO);
+    scenario.replies(ALL, YES);
+    assert_eq!(scenario.released().expect("all answered").confirmed, 3);
+    scenario.replies(ALL, NO);
+    at_rest(&mut scenario);
 }
 
 /// K13: what it might still be granted is deleted behind that.
@@ -2683,144 +2676,6 @@ fn only_one_resource_can_be_shared() {
 }
 
 // A caller's value.
-
-/// A lock that all nodes granted, in the place of one with another token.
-fn taken_over(scenario: &mut Scenario) -> Lease {
-    let token = *locked(scenario, own()).token();
-    once(scenario, own().take_over(&token));
-    assert_eq!(said(scenario), ["take r r:as"]);
-    scenario.replies(ALL, YES);
-    let lease = scenario.acquired().unwrap();
-    assert!(*lease.token() != token, "a fresh one");
-    lease
-}
-
-/// K9, K14: one that takes a lock over waits in no queue, neither before it asks nor after that.
-#[test]
-fn k9_take_over_waits_in_no_queue() {
-    let mut scenario = queueing();
-    standing(&mut scenario, own());
-    let from = first_token();
-    wait(&mut scenario, own().take_over(&from), 100 * SECOND);
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-    scenario.replies(ALL, NO);
-    assert!(matches!(scenario.drain()[..], [Acted::Release(..)]));
-}
-
-/// K14: what was taken over is an ordinary lock with this value.
-#[test]
-fn lock_that_was_taken_over_is_like_any_other() {
-    let mut scenario = Scenario::ready(3);
-    let lease = taken_over(&mut scenario);
-    assert_eq!(lease.resource(), &own());
-    scenario.engine.extend(scenario.now, lease, TTL);
-    assert_eq!(said(&mut scenario), ["keep r r:as"]);
-    scenario.replies(ALL, YES);
-    let (lease, result) = scenario.extended();
-    result.unwrap();
-    scenario.engine.abandon(scenario.now, lease);
-    assert_eq!(said(&mut scenario), ["free r r:as"]);
-}
-
-/// K14: a take-over that fails gives the lock back, also where its command was lost, and never
-/// deletes it: what it sends is still that of a take-over.
-#[test]
-fn take_over_that_fails_is_given_back_where_it_was_lost() {
-    let mut scenario = Scenario::ready(3);
-    let token = *locked(&mut scenario, own()).token();
-    let from = own().take_over(&token);
-    once(&mut scenario, from.clone());
-    scenario.drain();
-    scenario.take_said();
-    lost(&mut scenario, 2);
-    scenario.reply(0, YES);
-    scenario.reply(1, NO);
-    assert!(scenario.acquired().is_err());
-    assert_eq!(said(&mut scenario), ["give back r r:as"]);
-    scenario.replies([0, 1], NO);
-    let acted = reconnect(&mut scenario, 2);
-    scenario.looked(acted);
-    scenario.drain();
-    let said = scenario.take_said();
-    assert!(said.iter().all(|said| said == "give back r r:as"), "{said:?}");
-}
-
-/// K14: from its release on, what may be left of it is deleted, and not given back.
-#[test]
-fn lock_that_was_taken_over_is_freed_where_the_take_over_was_lost() {
-    let mut scenario = Scenario::ready(3);
-    let token = *locked(&mut scenario, own()).token();
-    once(&mut scenario, own().take_over(&token));
-    scenario.drain();
-    lost(&mut scenario, 2);
-    scenario.replies([0, 1], YES);
-    let lease = scenario.acquired().unwrap();
-    scenario.take_said();
-    scenario.engine.abandon(scenario.now, lease);
-    assert_eq!(said(&mut scenario), ["free r r:as"]);
-    scenario.replies([0, 1], YES);
-    let acted = reconnect(&mut scenario, 2);
-    scenario.looked(acted);
-    scenario.drain();
-    let said = scenario.take_said();
-    assert!(said.iter().all(|said| said == "free r r:as"), "{said:?}");
-}
-
-/// K14: and also where both were lost.
-#[test]
-fn lock_that_was_taken_over_is_freed_where_its_release_was_lost_too() {
-    let mut scenario = Scenario::ready(3);
-    let token = *locked(&mut scenario, own()).token();
-    once(&mut scenario, own().take_over(&token));
-    scenario.drain();
-    scenario.replies([0, 1], YES);
-    let lease = scenario.acquired().unwrap();
-    scenario.engine.abandon(scenario.now, lease);
-    scenario.drain();
-    scenario.replies([0, 1], YES);
-    lost(&mut scenario, 2);
-    let acted = reconnect(&mut scenario, 2);
-    scenario.looked(acted);
-    scenario.drain();
-    let said = scenario.take_said();
-    assert!(!said.is_empty() && said.iter().all(|said| said == "free r r:as"), "{said:?}");
-}
-
-/// K14: nor does the order in which its commands are found to be lost matter: of many, some are
-/// found later.
-#[test]
-fn release_of_a_lock_that_was_taken_over_stays_one_whatever_is_found_lost_before() {
-    const MANY: usize = 400;
-    let mut scenario = Scenario::ready(3);
-    let token = *locked(&mut scenario, own()).token();
-    for i in 0..MANY {
-        once(&mut scenario, plain(&format!("other {i}")));
-    }
-    once(&mut scenario, own().take_over(&token));
-    scenario.drain();
-    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
-    for _ in 0..MANY {
-        scenario.replies([0, 1], Reply::Ok);
-    }
-    scenario.replies([0, 1], YES);
-    let results: Vec<Done> = std::iter::from_fn(|| scenario.done()).collect();
-    assert_eq!(results.len(), MANY + 1);
-    // The others are still held.
-    let last = results.into_iter().next_back();
-    let Some(Done::Acquired(Ok(lease))) = last else { panic!("{last:?}") };
-    assert_eq!(lease.resource(), &own());
-    scenario.engine.abandon(scenario.now, lease);
-    scenario.drain();
-    scenario.replies([0, 1], YES);
-    // What is left of the lost ones is looked at in later turns.
-    scenario.pass(Duration::ZERO);
-    let acted = reconnect(&mut scenario, 2);
-    scenario.looked(acted);
-    scenario.drain();
-    let said = scenario.take_said();
-    assert!(said.iter().any(|said| said == "free r r:as"), "{said:?}");
-    assert!(said.iter().all(|said| said != "give back r r:as"), "{said:?}");
-}
 
 /// K11: it cannot be shared.
 #[test]

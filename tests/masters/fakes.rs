@@ -18,8 +18,8 @@ use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, tim
 
 use crate::scripts::{
     ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED,
-    GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED, TAKE_ALL,
-    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 
 /// Fakes answer word by word as a server from 7.0 on.
@@ -359,25 +359,22 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
     if is_older_than([7, 0, 0], test, WORDS) {
         return;
     }
-    const TOKENS: [&str; 3] = [
+    const TOKENS: [&str; 2] = [
         "0123456789abcdef0123456789abcdef01234567",
         "89abcdef0123456789abcdef0123456789abcdef",
-        "0000000000000000000000000000000000000000",
     ];
-    let [take, over, keep] = [TAKE_AS, TAKE_OVER, KEEP_AS];
+    let [take, keep] = [TAKE_AS, KEEP_AS];
     let (mut pair, mut choices) = (Pair::start(), Choices(44));
     let mut replies = std::collections::BTreeSet::new();
     for step in 0..COMMANDS {
-        let (token, from) = (choices.pick(&TOKENS[..2]), choices.pick(&TOKENS));
+        let token = choices.pick(&TOKENS);
         let value = choices.pick(&["mine", "mine", "theirs"]);
         // No end is near that of another command.
         let ttl = (20_000 + 20_000 * step).to_string();
-        let both = match choices.pick(&["take", "over", "keep", "keep", "free", "back", "look"]) {
+        let both = match choices.pick(&["take", "keep", "keep", "free", "look"]) {
             b"take" => take,
-            b"over" => over,
             b"keep" => keep,
             b"free" => [FREE_AS; 2],
-            b"back" => [GIVE_BACK; 2],
             _ => [LOOK_AS; 2],
         };
         let is_marked = both[0] != both[1] && choices.pick(&["0", "0", "1"]) == b"1";
@@ -387,7 +384,7 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
         args.extend(is_marked.then_some(b"marker".as_slice()));
         args.extend([b"a", b"a:as".as_slice(), token, ttl.as_bytes(), choices.pick(&["0", "1"])]);
         args.extend(is_marked.then(|| choices.pick(&["0", "31000"])));
-        args.extend([value, from]);
+        args.push(value);
         replies.insert((script, pair.ask(&args)));
         let other: Vec<&[u8]> = match choices.pick(&["set", "del", "as", "share", "both", "", ""]) {
             b"set" => vec![b"SET", b"a", value, b"NX", b"PX", ttl.as_bytes()],
@@ -405,12 +402,10 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
         }
     }
     // Both have said each of these.
-    let expected: [(_, &[&str]); 6] = [
+    let expected: [(_, &[&str]); 4] = [
         (take, &[":0", ":1"]),
-        (over, &[":0", ":1"]),
         (keep, &[":0", ":1", ":2"]),
         ([FREE_AS; 2], &[":0", ":1"]),
-        ([GIVE_BACK; 2], &[":0", ":1"]),
         ([LOOK_AS; 2], &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
     ];
     for (scripts, expected) in expected {
@@ -824,10 +819,8 @@ fn every_form_is_served() {
         assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
         let many: Vec<String> = (0..RESOURCES_MAX).map(|i| format!("many:{i}")).collect();
         let many = redlock.try_lock_all(&many, TTL).unwrap();
-        let former = redlock.try_lock_as("o", "mine", TTL).unwrap();
+        let own = redlock.try_lock_as("o", "mine", TTL).unwrap();
         assert_eq!(redlock.owner("o").unwrap(), Owner::Value(b"mine"[..].into()));
-        let own = redlock.extend_as("o", "mine", TTL).unwrap();
-        assert_eq!(former.unlock().unwrap().confirmed, 0);
         for lock in [set, one, two, share, reader, many, own].into_iter().chain(permits) {
             let mut lock = lock;
             lock.extend(TTL).unwrap();

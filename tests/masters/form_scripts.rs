@@ -6,9 +6,7 @@ use std::time::Duration;
 use muxlock::testing::{Master, Value};
 use testbed::pause;
 
-use crate::scripts::{
-    self, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, SET_MARKED,
-};
+use crate::scripts::{self, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED, SET_MARKED};
 
 const TAKE_SHARED: &str = scripts::TAKE_SHARED[0];
 const KEEP_SHARED: &str = scripts::KEEP_SHARED[0];
@@ -17,7 +15,6 @@ const TAKE_ALL: &str = scripts::TAKE_ALL[0];
 const KEEP_ALL: &str = scripts::KEEP_ALL[0];
 const TAKE_AS: &str = scripts::TAKE_AS[0];
 const KEEP_AS: &str = scripts::KEEP_AS[0];
-const TAKE_OVER: &str = scripts::TAKE_OVER[0];
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
 const LONG: i64 = 60_000;
@@ -282,10 +279,10 @@ impl Scene {
         }
     }
 
-    /// For a lock with a value, which is taken over from `from`, or given back to it.
-    fn own(&self, script: &str, token: &str, from: &str) -> Value {
+    /// For a lock with a value.
+    fn own(&self, script: &str, token: &str) -> Value {
         let ttl = LONG.to_string();
-        self.ask(&["EVAL", script, "2", "k", "k:as", token, &ttl, "0", VALUE, from])
+        self.ask(&["EVAL", script, "2", "k", "k:as", token, &ttl, "0", VALUE])
     }
 
     /// A key's time to live is short from now on.
@@ -333,42 +330,19 @@ fn full_master_keeps_and_frees_sets() {
     }
 }
 
-/// K3, K14: a lock with a value is kept and given up, and what was taken over is given back with
-/// the time that it had.
+/// K3: the same of a lock with a value.
 #[test]
-fn full_master_gives_back_what_was_taken_over() {
+fn full_master_keeps_and_frees_what_has_a_value() {
     let scene = Scene::start();
-    assert_eq!(scene.own(TAKE_AS, TOKEN, ""), DONE);
-    assert_eq!(scene.own(TAKE_OVER, OTHER, TOKEN), DONE);
+    assert_eq!(scene.own(TAKE_AS, TOKEN), DONE);
     scene.fill_up();
-    assert_eq!(scene.own(GIVE_BACK, OTHER, TOKEN), DONE);
-    assert_eq!(scene.ask(&["HGET", "k:as", "muxlock"]), Value::Bulk(TOKEN.into()));
+    assert_eq!(scene.own(KEEP_AS, OTHER), REFUSED);
+    scene.shorten("k");
+    scene.shorten("k:as");
+    assert_eq!(scene.own(KEEP_AS, TOKEN), DONE);
     assert!(scene.lives_long("k") && scene.lives_long("k:as"));
-    assert_eq!(scene.own(KEEP_AS, OTHER, ""), REFUSED);
-    assert_eq!(scene.own(KEEP_AS, TOKEN, ""), DONE);
-    assert!(scene.lives_long("k") && scene.lives_long("k:as"));
-    assert_eq!(scene.own(FREE_AS, TOKEN, ""), DONE);
+    assert_eq!(scene.own(FREE_AS, TOKEN), DONE);
     assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
-}
-
-/// K3, K14: the same where the lock's key has changed or gone meanwhile: nothing else may keep the
-/// companion, which would stand in the way of the next one.
-#[test]
-fn full_master_gives_back_beside_what_has_changed() {
-    for changes in [&["SET", "k", "another's", "PX", "60000"][..], &["DEL", "k"]] {
-        let scene = Scene::start();
-        assert_eq!(scene.own(TAKE_AS, TOKEN, ""), DONE);
-        assert_eq!(scene.own(TAKE_OVER, OTHER, TOKEN), DONE);
-        scene.ask(changes);
-        let before = scene.master.pttl(b"k:as").unwrap();
-        scene.fill_up();
-        assert_eq!(scene.own(GIVE_BACK, OTHER, TOKEN), DONE, "{changes:?}");
-        assert_eq!(scene.ask(&["HGET", "k:as", "muxlock"]), Value::Bulk(TOKEN.into()));
-        let after = scene.master.pttl(b"k:as").unwrap();
-        assert!(0 < after && after <= before, "{before} {after}");
-        assert_eq!(scene.own(FREE_AS, TOKEN, ""), REFUSED, "the lock itself is gone");
-        assert_eq!(scene.ask(&["EXISTS", "k:as"]), REFUSED);
-    }
 }
 
 /// R13: a server that has lost its flush marker, and has no memory, says what is there all the

@@ -12,7 +12,7 @@ use muxlock::{LockErrorKind, LockParts, Resource};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};
-use crate::scripts::{FREE_AS, KEEP_AS, TAKE_AS, TAKE_OVER};
+use crate::scripts::{FREE_AS, KEEP_AS, TAKE_AS};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -87,7 +87,6 @@ fn foreign_companion_refuses_the_lock_and_is_left_alone() {
         let dump = ask(&masters[0], &["DUMP", "a:as"]);
         assert!(redlock.try_lock_as("a", "mine", TTL).unwrap_err().is_contended(), "{words:?}");
         take_plainly(&masters[0], "mine");
-        assert!(redlock.extend_as("a", "mine", TTL).unwrap_err().is_contended(), "{words:?}");
         assert_eq!(redlock.release_as("a", "mine").unwrap().confirmed, 1, "{words:?}");
         assert_eq!(ask(&masters[0], &["DUMP", "a:as"]), dump, "{words:?}");
         assert_eq!(masters[0].pttl(b"a:as").unwrap(), -1);
@@ -245,74 +244,6 @@ fn late_release_by_value_spares_the_next_lock() {
     assert!(next.unlock().unwrap().was_held());
 }
 
-/// K14: whoever knows the value takes the lock over, and the former guard has nothing any more.
-#[test]
-fn value_is_enough_to_take_a_lock_over() {
-    let (masters, redlock) = start(3);
-    let other = other(&masters);
-    let mut former = redlock.try_lock_as("a", "mine", TTL).unwrap();
-    assert!(other.extend_as("a", "theirs", TTL).unwrap_err().is_contended());
-    former.extend(TTL).unwrap();
-    let mut lock = other.extend_as("a", "mine", 2 * TTL).unwrap();
-    assert!(lock.remaining() > TTL && lock.token() != former.token());
-    assert_eq!(other.shutdown(PATIENT), 0, "all have answered");
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL_MS));
-    assert_eq!(former.extend(TTL).unwrap_err().kind(), LockErrorKind::Expired);
-    assert_eq!(former.unlock().unwrap().confirmed, 0);
-    lock.extend(TTL).unwrap();
-    let again = redlock.extend_as("a", "mine", TTL).unwrap();
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL_MS), "never shorter");
-    drop(lock);
-    assert_eq!(redlock.owner("a").unwrap(), owned(b"mine"));
-    assert!(again.unlock().unwrap().was_held());
-    nothing_is_left(&masters);
-    assert!(redlock.extend_as("a", "mine", TTL).unwrap_err().is_contended());
-    nothing_is_left(&masters);
-}
-
-/// K14: also from another make, whose own commands then work as before.
-#[test]
-fn lock_of_another_make_is_taken_over() {
-    let (masters, redlock) = start(3);
-    masters.iter().for_each(|master| drop(take_plainly(master, "mine")));
-    let mut lock = redlock.extend_as("a", "mine", 2 * TTL).unwrap();
-    lock.extend(2 * TTL).unwrap();
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL_MS));
-    assert!(lock.unlock().unwrap().was_held());
-    nothing_is_left(&masters);
-    // One that never ends is not ours to end.
-    ask_all(&masters, &["SET", "a", "mine"]);
-    assert!(redlock.extend_as("a", "mine", TTL).unwrap_err().is_contended());
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() == -1));
-    assert!(redlock.release_as("a", "mine").unwrap().confirmed >= 2);
-    nothing_is_left(&masters);
-}
-
-/// K14: where a take-over fails, the former guard has its lock again.
-#[test]
-fn take_over_that_fails_gives_the_lock_back() {
-    let (masters, redlock) = start(3);
-    let other = other(&masters);
-    let mut lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
-    // Another token on two masters: a quorum has the value, and no quorum the attempt.
-    for (i, master) in masters.iter().take(2).enumerate() {
-        ask(master, &["HSET", "a:as", "muxlock", &i.to_string().repeat(40)]);
-    }
-    assert!(other.extend_as("a", "mine", TTL).unwrap_err().is_contended());
-    let token = lock.token().as_bytes().to_vec();
-    soon("it was given back", || {
-        ask(&masters[2], &["HGET", "a:as", "muxlock"]) == Value::Bulk(token.clone())
-            || ask(&masters[1], &["HGET", "a:as", "muxlock"]) == Value::Bulk(b"1".repeat(40))
-    });
-    let text = std::str::from_utf8(&token).unwrap();
-    for master in masters.iter().take(2) {
-        ask(master, &["HSET", "a:as", "muxlock", text]);
-    }
-    lock.extend(TTL).unwrap();
-    assert!(lock.unlock().unwrap().was_held());
-    nothing_is_left(&masters);
-}
-
 /// K12: a lock that another make has set or prolonged is that make's.
 #[test]
 fn copy_that_another_make_set_or_prolonged_is_not_counted() {
@@ -353,7 +284,7 @@ fn value_lives_no_shorter_than_asked() {
     }
 }
 
-/// K11, K12, K14: a server whose marker is gone may have forgotten a lock: whatever the script has
+/// K11, K12: a server whose marker is gone may have forgotten a lock: whatever the script has
 /// done there, its answer is no vote.
 #[test]
 fn nothing_is_counted_where_the_flush_marker_is_gone() {
@@ -364,10 +295,9 @@ fn nothing_is_counted_where_the_flush_marker_is_gone() {
     };
     let token = std::str::from_utf8(&token).unwrap();
     // In this order, each finds what the one before it has left.
-    let table = [(KEEP_AS[1], ""), (TAKE_OVER[1], token), (TAKE_AS[1], "")];
-    for (script, from) in table {
-        let words = ["EVAL", script, "3", "marker", "a", "a:as", token, "10000", "0", "500"];
-        let words = [&words[..], &["mine", from]].concat();
+    for script in [KEEP_AS[1], TAKE_AS[1]] {
+        let words =
+            ["EVAL", script, "3", "marker", "a", "a:as", token, "10000", "0", "500", "mine"];
         ask(&masters[0], &["DEL", "marker"]);
         if script == TAKE_AS[1] {
             ask(&masters[0], &["DEL", "a", "a:as"]);
@@ -438,16 +368,13 @@ fn value_has_any_bytes_and_is_not_printed() {
         assert_eq!(redlock.owner("a").unwrap(), owned(&value));
         let printed = format!("{lock:?} {:?} {}", redlock.owner("a"), lock.resource());
         assert!(!printed.contains("vvv"), "{printed}");
-        let again = redlock.extend_as("a", &value, TTL).unwrap();
-        drop(lock);
-        assert!(again.unlock().unwrap().was_held());
+        assert!(lock.unlock().unwrap().was_held());
     }
     for value in [vec![], vec![b'v'; VALUE_BYTES_MAX + 1]] {
         let bytes = value.len();
         let errors = [
             redlock.try_lock_as("a", &value, TTL).unwrap_err(),
             redlock.try_lock_as_for("a", &value, TTL, TTL).unwrap_err(),
-            redlock.extend_as("a", &value, TTL).unwrap_err(),
             redlock.release_as("a", &value).unwrap_err(),
         ];
         for error in errors {
@@ -496,25 +423,4 @@ fn value_is_healed_where_both_keys_are_gone() {
     assert_eq!(masters[1].value_of(b"a").unwrap(), None);
     assert!(lock.unlock().unwrap().was_held());
     soon("the marker alone", || masters.iter().all(|master| master.dbsize().unwrap() == 1));
-    let lock = redlock.try_lock_as("a", "mine", ttl).unwrap();
-    let again = redlock.extend_as("a", "mine", ttl).unwrap();
-    drop(lock);
-    assert!(again.unlock().unwrap().was_held());
-}
-
-/// K12: a lock that is kept alive stays the guard's, until another takes it over.
-#[test]
-#[cfg(target_os = "linux")]
-fn kept_lock_is_lost_when_it_is_taken_over() {
-    let (masters, redlock) = start(3);
-    let other = other(&masters);
-    let lock = redlock.try_lock_as("a", "mine", 10 * SHORT).unwrap();
-    let kept = lock.keep_alive(muxlock::KeepAlive::default()).unwrap();
-    soon("it is renewed", || kept.renewals() >= 2);
-    assert!(kept.is_valid());
-    let taken = other.extend_as("a", "mine", TTL).unwrap();
-    soon("its loss is reported", || !kept.is_valid());
-    drop(kept);
-    assert!(taken.unlock().unwrap().was_held());
-    nothing_is_left(&masters);
 }

@@ -21,7 +21,7 @@ const UPDATE: &str = "MUXLOCK_UPDATE_SCRIPTS";
 
 /// The most bytes of each script: what it was before it had comments. Lower them, and never raise
 /// one: a script is sent each time that it runs.
-const BYTES_MAX: [(&str, usize); 37] = [
+const BYTES_MAX: [(&str, usize); 34] = [
     ("RELEASE", 88),
     ("EXTEND", 159),
     ("EXTEND_OR_SET", 257),
@@ -34,7 +34,6 @@ const BYTES_MAX: [(&str, usize); 37] = [
     ("FREE_ALL", 138),
     ("FREE_SHARED", 323),
     ("FREE_AS", 785),
-    ("GIVE_BACK", 937),
     ("LOOK_AS", 747),
     ("QUEUE_UP", 746),
     ("HAND_ON", 654),
@@ -55,8 +54,6 @@ const BYTES_MAX: [(&str, usize); 37] = [
     ("TAKE_SLOT_MARKED", 616),
     ("TAKE_AS", 986),
     ("TAKE_AS_MARKED", 1215),
-    ("TAKE_OVER", 959),
-    ("TAKE_OVER_MARKED", 1188),
     ("KEEP_AS", 1013),
     ("KEEP_AS_MARKED", 1242),
 ];

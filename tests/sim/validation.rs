@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::scripts::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
-    FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE,
-    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED,
+    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 use crate::world::choices::Choices;
 use crate::world::redis::{Data, Redis, Session};
@@ -478,33 +478,32 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
     let value = choices.pick(&["mine", "mine", "theirs"]);
     // No command gives an end that is near that of another one.
     let end = (20_000 + 20_000 * step).to_string();
-    let [free, give_back, look] = [[FREE_AS; 2], [GIVE_BACK; 2], [LOOK_AS; 2]];
-    let scripts = [TAKE_AS, TAKE_AS, TAKE_OVER, KEEP_AS, KEEP_AS, free, give_back, look];
-    let (script, is_marked) = match choices.below(13) {
-        n @ 0..8 => {
+    let scripts = [TAKE_AS, TAKE_AS, KEEP_AS, KEEP_AS, [FREE_AS; 2], [LOOK_AS; 2]];
+    let (script, is_marked) = match choices.below(11) {
+        n @ 0..6 => {
             let both = scripts[n as usize];
             let is_marked = choices.chance(300) && both[0] != both[1];
             (both[usize::from(is_marked)], is_marked)
         }
         n => {
             let words: &[&str] = match (n, choices.below(6)) {
-                (8, 0) => &["SET", key, value, "NX", "PX", &end],
-                (8, 1) => &["SET", key, value, "PX", &end],
-                (8, 2) => &["SET", key, value],
-                (8, 3) => &["PEXPIRE", key, &end],
-                (8, 4) => &["HSET", key, "muxlock", token],
-                (8, _) => &["DEL", key],
-                (9, 0) => &["HSET", &beside, "muxlock", from],
-                (9, 1) => &["HSET", &beside, "muxlock", "x"],
-                (9, 2) => &["HSET", &beside, "field", token],
-                (9, 3) => &["SET", &beside, token],
-                (9, 4) => &["PEXPIRE", &beside, &end],
-                (9, _) => &["ZADD", &beside, "5", token],
-                (10 | 11, 0..2) => &["DEL", key, &beside],
+                (6, 0) => &["SET", key, value, "NX", "PX", &end],
+                (6, 1) => &["SET", key, value, "PX", &end],
+                (6, 2) => &["SET", key, value],
+                (6, 3) => &["PEXPIRE", key, &end],
+                (6, 4) => &["HSET", key, "muxlock", token],
+                (6, _) => &["DEL", key],
+                (7, 0) => &["HSET", &beside, "muxlock", from],
+                (7, 1) => &["HSET", &beside, "muxlock", "x"],
+                (7, 2) => &["HSET", &beside, "field", token],
+                (7, 3) => &["SET", &beside, token],
+                (7, 4) => &["PEXPIRE", &beside, &end],
+                (7, _) => &["ZADD", &beside, "5", token],
+                (8 | 9, 0..2) => &["DEL", key, &beside],
                 // Another client has kept it for long.
-                (10 | 11, 2) => &["SET", "marker", "0"],
-                (10, _) => &["GET", key],
-                (11, _) => &["HGET", &beside, "muxlock"],
+                (8 | 9, 2) => &["SET", "marker", "0"],
+                (8, _) => &["GET", key],
+                (9, _) => &["HGET", &beside, "muxlock"],
                 (_, n) => &["PTTL", if n % 2 == 0 { key } else { &beside }],
             };
             return words.iter().map(|word| (*word).to_owned()).collect();
@@ -514,7 +513,7 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
     words.extend(is_marked.then_some("marker"));
     words.extend([key, &beside, token, &end, choices.pick(&["0", "1"])]);
     words.extend(is_marked.then_some("20000"));
-    words.extend([value, from]);
+    words.push(value);
     words.into_iter().map(str::to_owned).collect()
 }
 
@@ -574,15 +573,12 @@ fn model_runs_scripts_for_own_values_as_a_real_server_does() {
         }
     }
     // Both have given each of these answers.
-    let votes: [(_, &[&str]); 9] = [
+    let votes: [(_, &[&str]); 6] = [
         (TAKE_AS[0], &[":0", ":1"]),
         (TAKE_AS[1], &[":0", ":1", ":-"]),
-        (TAKE_OVER[0], &[":0", ":1"]),
-        (TAKE_OVER[1], &[":0", ":1", ":-"]),
         (KEEP_AS[0], &[":0", ":1", ":2"]),
         (KEEP_AS[1], &[":0", ":1", ":2", ":-"]),
         (FREE_AS, &[":0", ":1"]),
-        (GIVE_BACK, &[":0", ":1"]),
         (LOOK_AS, &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
     ];
     for (script, replies) in votes {

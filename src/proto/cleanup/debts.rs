@@ -485,8 +485,7 @@ impl Debt {
         (!due.is_certainly_past(debt.expires)).then_some(debt)
     }
 
-    /// The lock may have become a share since (K7): its release frees what was held alone, too. A
-    /// take-over that is found to be lost later than its lock's release gives nothing back (K14).
+    /// The lock may have become a share since (K7): its release frees what was held alone, too.
     fn note_key(&mut self, key: &Key) {
         if key.row().kept_by == KeptBy::OwnScripts {
             self.key = key.clone();

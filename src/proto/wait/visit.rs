@@ -469,7 +469,7 @@ impl WaitQueues {
     /// same lock, or a series of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Key, who: WaitingOp) -> bool {
         let (WaitingOp { id, give_up_at }, overtake_delay) = (who, cx.overtake_delay());
-        if key.row().queue == QueueOf::None || self.visits.visit_of(id).is_some() {
+        if self.visits.visit_of(id).is_some() {
             return false;
         }
         let Some((plain, look)) = self.visits.before(cx.now, id, key) else {
@@ -792,7 +792,7 @@ impl WaitQueues {
 /// The plain key that refuses this acquisition.
 fn plain_key_of(key: &Key) -> Option<Key> {
     let index = match key.row().queue {
-        QueueOf::Own | QueueOf::None | QueueOf::OfHeldName => return None,
+        QueueOf::Own | QueueOf::OfHeldName => return None,
         QueueOf::OfSlot => key.slot()?.1? as usize,
         QueueOf::OfName => 0,
     };

@@ -1,5 +1,5 @@
 //! What muxlock's scripts do that take, keep and free what is not one plain key (K1 to K8,
-//! K11 to K14).
+//! K11 to K13).
 
 use std::mem;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use super::clock::Now;
 use super::keys::{Entry, Held, Keys, LACKING, NO_INTEGER, OUT_OF_MEMORY, expiry, integer};
 use crate::resource::VALUE_BYTES_MAX;
 use crate::resp::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
-    TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 use crate::token::LockToken;
 
@@ -26,9 +26,8 @@ struct Words<'a> {
     ttl: &'a [u8],
     /// Which slot; whether to heal; for how long a writer's sign stands.
     last: &'a [u8],
-    /// The caller's value, and the token that it is taken over from.
+    /// The caller's value.
     value: &'a [u8],
-    from: &'a [u8],
 }
 
 /// What stands under a key with a caller's value, and beside it.
@@ -65,7 +64,7 @@ type Vote = Result<i64, &'static str>;
 type Step = fn(&mut Keys, Now, &[&[u8]], Words<'_>) -> Vote;
 
 /// Each script, without a flush marker and with one.
-const STEPS: [([&str; 2], Step); 13] = [
+const STEPS: [([&str; 2], Step); 11] = [
     (TAKE_ALL, Keys::take_all),
     (KEEP_ALL, Keys::keep_all),
     ([FREE_ALL; 2], Keys::free_all),
@@ -75,10 +74,8 @@ const STEPS: [([&str; 2], Step); 13] = [
     (TAKE_EXCLUSIVE, Keys::take_exclusive),
     (TAKE_SLOT, Keys::take_slot),
     (TAKE_AS, Keys::take_as),
-    (TAKE_OVER, Keys::take_over),
     (KEEP_AS, Keys::keep_as),
     ([FREE_AS; 2], Keys::free_as),
-    ([GIVE_BACK; 2], Keys::give_back),
 ];
 
 impl Keys {
@@ -107,8 +104,8 @@ impl Keys {
             }
             _ => return Err(LACKING),
         };
-        let [value, from] = [0, 1].map(|at| rest.get(at).copied().unwrap_or_default());
-        let vote = step(self, now, keys, Words { token, ttl, last, value, from })?;
+        let value = rest.first().copied().unwrap_or_default();
+        let vote = step(self, now, keys, Words { token, ttl, last, value })?;
         Ok(Some(if wait > 0 { -wait } else { vote }))
     }
 
@@ -306,12 +303,6 @@ impl Keys {
         if may { self.put_as(now, keys, words, &own) } else { Ok(0) }
     }
 
-    fn take_over(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
-        let own = self.own(now, keys)?;
-        let may = own.is(words.value, words.from) && own.end.is_some() && own.has_room();
-        if may { self.put_as(now, keys, words, &own) } else { Ok(0) }
-    }
-
     fn keep_as(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
         let own = self.own(now, keys)?;
         let may_heal = words.last == b"1" && own.held == Ok(None) && !own.has_companion;
@@ -329,14 +320,5 @@ impl Keys {
             self.delete(now, keys[1]);
         }
         Ok(is_its.into())
-    }
-
-    fn give_back(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
-        let is_its = self.own(now, keys)?.seen.is_some_and(|seen| seen == words.token);
-        match self.live(now, keys[1]) {
-            Some(entry) if is_its => entry.value = Held::Companion(words.from.to_vec()),
-            _ => return Ok(0),
-        }
-        Ok(1)
     }
 }

@@ -44,9 +44,8 @@ const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Nodes with different release commands are part of one round.
 const OFFERS: [ReleaseWith; 3] = [ReleaseWith::Script, ReleaseWith::Delex, ReleaseWith::Delifeq];
 
-/// The last two kinds of acquisition: of a lock with a value, which the other one takes over.
+/// From this kind of acquisition on, it is of a lock with a value.
 const OWN: u8 = 18;
-const TAKE_OVER: u8 = 19;
 /// How many permits there are.
 const SLOTS: u32 = 2;
 
@@ -59,8 +58,8 @@ enum What {
     Exclusive(Vec<u8>, Duration),
     /// One of these.
     Slot(Vec<Vec<u8>>, usize),
-    /// With a value, the same for all; and the token that it is taken over from, or nothing.
-    As(Vec<u8>, Vec<u8>),
+    /// With a value, the same for all.
+    As(Vec<u8>),
 }
 
 impl What {
@@ -76,7 +75,7 @@ impl What {
         let mut keys = form.keys();
         Some(match (form.slot(), form.value(), form.step) {
             (Some(slot), ..) => What::Slot(keys, slot),
-            (_, Some((_, from)), _) => What::As(keys.swap_remove(0), from.to_vec()),
+            (_, Some(_), _) => What::As(keys.swap_remove(0)),
             _ if form.is_share() => What::Shared(keys.swap_remove(0)),
             (.., KindStep::Take { intent }) if keys[1].ends_with(b":intent") => {
                 What::Exclusive(keys.swap_remove(0), intent)
@@ -88,7 +87,7 @@ impl What {
     /// Those that are locked.
     fn keys(&self) -> &[Vec<u8>] {
         match self {
-            What::Plain(key) | What::Shared(key) | What::Exclusive(key, _) | What::As(key, _) => {
+            What::Plain(key) | What::Shared(key) | What::Exclusive(key, _) | What::As(key) => {
                 std::slice::from_ref(key)
             }
             What::All(keys) => keys,
@@ -102,8 +101,6 @@ impl What {
 struct Key {
     /// Those that hold it alone, with the moment at which that ends.
     alone: BTreeMap<LockToken, Moment>,
-    /// From which ones these were taken over.
-    former: BTreeMap<LockToken, LockToken>,
     shares: BTreeMap<LockToken, Moment>,
     /// Until when no new reader is let in.
     sign: Option<Moment>,
@@ -118,23 +115,6 @@ impl Key {
         self.alone.retain(|_, until| now < *until);
         self.shares.retain(|_, until| now < *until);
         self.sign = self.sign.filter(|until| now < *until);
-    }
-
-    /// Whether there was a lock of the token `from`, which is of `token` now.
-    fn take_over(&mut self, from: &[u8], token: LockToken, until: Moment) -> bool {
-        let former = self.alone.keys().find(|former| former.as_bytes() == from).copied();
-        let Some(former) = former else { return false };
-        let before = self.alone.remove(&former).expect("it was found");
-        self.alone.insert(token, before.max(until));
-        self.former.insert(token, former);
-        true
-    }
-
-    /// Whether it was of `token`, and is of the former one again.
-    fn give_back(&mut self, token: &LockToken) -> bool {
-        let Some(until) = self.alone.remove(token) else { return false };
-        self.alone.insert(self.former[token], until);
-        true
     }
 
     fn forget(&mut self, token: &LockToken) -> bool {
@@ -173,9 +153,6 @@ impl Keys {
                 let free = keys.iter().zip(0..).filter(|(key, _)| self.of(key).is_absent());
                 return 2 + free.map(|(_, bit)| 1_i64 << bit).sum::<i64>();
             }
-            What::As(key, from) if !from.is_empty() => {
-                return self.of(key).take_over(from, token, until).into();
-            }
             What::Plain(_) | What::Slot(..) | What::As(..) => {}
             What::All(keys) => {
                 if let Some((_, held)) =
@@ -200,9 +177,6 @@ impl Keys {
                 What::Shared(_) => {
                     key.alone.remove(&token);
                     key.shares.insert(token, until);
-                }
-                What::As(_, from) if !from.is_empty() => {
-                    key.take_over(from, token, until);
                 }
                 _ => drop(key.alone.insert(token, until)),
             }
@@ -239,7 +213,6 @@ impl Keys {
             let key = self.of(key);
             let was_held = match what {
                 What::Shared(_) => key.forget(&token),
-                What::As(_, from) if !from.is_empty() => key.give_back(&token),
                 What::Plain(_) if key.alone.is_empty() && !key.shares.is_empty() => return None,
                 _ => key.alone.remove(&token).is_some(),
             };
@@ -283,8 +256,6 @@ struct World {
     live: BTreeMap<LockToken, BTreeSet<usize>>,
     /// The nodes that granted the extension in flight with this token.
     extensions: BTreeMap<LockToken, BTreeSet<usize>>,
-    /// Those whose locks were to be taken over, which no client releases.
-    former: BTreeSet<LockToken>,
 }
 
 impl World {
@@ -305,7 +276,6 @@ impl World {
             sets: BTreeMap::new(),
             live: BTreeMap::new(),
             extensions: BTreeMap::new(),
-            former: BTreeSet::new(),
         }
     }
 
@@ -351,8 +321,7 @@ impl World {
 
     fn acquire(&mut self, kind: u8, patience: Patience) {
         let resource = match if kind < OWN { kind % 6 } else { kind } {
-            OWN => Resource::with_value("r", "v"),
-            TAKE_OVER => Ok(self.forgotten()),
+            OWN.. => Resource::with_value("r", "v"),
             0 => Resource::new("r"),
             1 => Resource::all(["r", "s"]),
             2 => Resource::shared("r"),
@@ -366,18 +335,6 @@ impl World {
             .acquire(self.now, resource, self.ttl, patience, Fencing::Off)
             .expect("valid arguments");
         self.started.insert(op, None);
-    }
-
-    /// A lock that its caller forgets, if there is one with a value.
-    fn forgotten(&mut self) -> Resource {
-        let own = Resource::with_value("r", "v").expect("a valid value");
-        let Some(at) = self.leases.iter().position(|lease| *lease.resource() == own) else {
-            return own;
-        };
-        let token = *self.leases.swap_remove(at).token();
-        self.live.remove(&token);
-        self.former.insert(token);
-        own.take_over(&token)
     }
 
     fn extend(&mut self, how: u8) {
@@ -722,9 +679,7 @@ impl World {
         for peer in &self.peers {
             for (name, key) in &peer.keys.0 {
                 let left = key.alone.iter().chain(&key.shares);
-                let left = left
-                    .filter(|(token, until)| self.now < **until && !self.former.contains(*token));
-                let left = left.count();
+                let left = left.filter(|(_, until)| self.now < **until).count();
                 assert_eq!(left, 0, "{} is left behind", name.escape_ascii());
             }
         }

@@ -528,7 +528,6 @@ fn form_words(form: &KindCommand<'_>) -> String {
         KindStep::Take { .. } => "take",
         KindStep::Keep => "keep",
         KindStep::Heal => "heal",
-        KindStep::Free if form.value().is_some_and(|(_, from)| !from.is_empty()) => "give back",
         KindStep::Free => "free",
         KindStep::Look => "look",
     };

@@ -86,8 +86,6 @@ pub struct Attempt {
     /// Nodes that executed its release, and when last, in true time.
     cleared: Vec<(usize, u64)>,
     pub is_decided: bool,
-    /// Whether a node has answered its take-over with nonsense.
-    pub is_garbled: bool,
     /// Slots to which its release was handed out.
     released: u64,
     /// When that was first so, by the client's clock.
@@ -202,7 +200,6 @@ impl Checker {
             executed: Vec::new(),
             cleared: Vec::new(),
             is_decided: false,
-            is_garbled: false,
             released: 0,
             released_at: 0,
             lost: Vec::new(),
@@ -524,9 +521,6 @@ impl World {
                     }
                     _ => {}
                 }
-            }
-            if matches!(change.kind, ChangeKind::Delete | ChangeKind::Expire) {
-                self.note_plain_change(node, &change.key);
             }
             if change.kind == ChangeKind::Delete {
                 self.check_not_counted_on(node, id, before);

@@ -2,7 +2,7 @@
 
 use muxlock::Resource;
 use muxlock::node::ReleaseWith;
-use muxlock::proto::{Command, Fencing, KindCommand, KindStep, Lease, Patience};
+use muxlock::proto::{Command, KindCommand, KindStep, Lease};
 
 use super::World;
 use super::check::LastSet;
@@ -14,10 +14,9 @@ use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value};
 use super::timeline::Short;
 use super::wire::Reply;
-use super::work::Kind;
 use crate::scripts::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
-    TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 
 /// How many permits there are.
@@ -54,12 +53,12 @@ pub struct Form<'a> {
     pub keys: Vec<&'a [u8]>,
     pub token: &'a [u8],
     pub ttl: &'a [u8],
-    /// A caller's value, and the token from which it is taken over, or nothing.
-    pub value: (&'a [u8], &'a [u8]),
+    /// A caller's value, or nothing.
+    pub value: &'a [u8],
 }
 
 /// The scripts, without and with a check of the flush marker.
-const SCRIPTS: [([&str; 2], What, Step); 13] = [
+const SCRIPTS: [([&str; 2], What, Step); 11] = [
     (TAKE_ALL, What::All, Step::Take),
     (KEEP_ALL, What::All, Step::Keep),
     ([FREE_ALL; 2], What::All, Step::Free),
@@ -69,10 +68,8 @@ const SCRIPTS: [([&str; 2], What, Step); 13] = [
     (TAKE_EXCLUSIVE, What::Exclusive, Step::Take),
     (TAKE_SLOT, What::Slot, Step::Take),
     (TAKE_AS, What::As, Step::Take),
-    (TAKE_OVER, What::As, Step::Take),
     (KEEP_AS, What::As, Step::Keep),
     ([FREE_AS; 2], What::As, Step::Free),
-    ([GIVE_BACK; 2], What::As, Step::Free),
 ];
 
 /// What a command is about, if it is one of these.
@@ -98,8 +95,8 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
         }
     };
     let value = match args {
-        [.., value, from] if what == What::As => (*value, *from),
-        _ => (&b""[..], &b""[..]),
+        [.., value] if what == What::As => value,
+        _ => &b""[..],
     };
     Some(Form { step, what, keys, token, ttl, value })
 }
@@ -180,43 +177,6 @@ impl World {
         lease.into_shared()
     }
 
-    /// Whoever has a lock with a caller's value forgets it, and another client takes it over.
-    pub fn may_take_over(&mut self, client: usize) {
-        let is_its = |lease: &Lease| is_with_value(lease.resource());
-        let it = &self.clients[client];
-        let Some(at) = it.leases.iter().position(is_its) else {
-            return;
-        };
-        if it.keeps(&it.leases[at]) {
-            return;
-        }
-        let lease = self.clients[client].leases.swap_remove(at);
-        let token = super::work::token_of(&lease);
-        self.checker.end(&token);
-        self.checker.seize(&token);
-        let alike = |other: &usize| {
-            let is_paused = self.now < self.clients[*other].paused_until;
-            !is_paused && self.plan.split(*other) == self.plan.split(client)
-        };
-        let others: Vec<usize> = (0..self.clients.len()).filter(alike).collect();
-        let taker = others[self.choices.below(others.len() as u32) as usize];
-        self.rare.hit(Rare::TakenOver);
-        self.timeline.note(self.now, || {
-            format!("client {taker} takes {} over from client {client}", Short(&token))
-        });
-        let ttl = self.plan.ttl(&mut self.choices);
-        let wanted = std::time::Duration::from_nanos(ttl);
-        let now = self.client_now(taker);
-        let resource = lease.resource().take_over(lease.token());
-        let engine = &mut self.clients[taker].engine;
-        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
-            let limit = self.clients[taker].told + self.plan.round_max();
-            let kind = Kind::one_round(None);
-            self.start(taker, id, kind, limit);
-            self.wake_client(taker, self.now);
-        }
-    }
-
     /// A grant, in the report.
     pub fn count_form(&mut self, client: usize, lease: &Lease) {
         let (keys, is_shared) = self.keys_of(client, lease);
@@ -229,7 +189,6 @@ impl World {
     /// What a server has changed for such a command: its own, and what is over (invariant 6).
     pub fn check_form(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
         if form.what == What::As {
-            self.check_not_given_back(node, form);
             return self.check_own(node, id, form, changes);
         }
         let now = (self.nodes[node].wall(self.now) / MILLI) as i64;
@@ -261,9 +220,6 @@ impl World {
                 let (kind, key) = (change.kind, change.key.1.escape_ascii().to_string());
                 let text = format!("node {node}: {kind:?} of {key} for {}", Short(form.token));
                 self.fail("CAD-ONLY", || text);
-            }
-            if is_own {
-                self.note_plain_change(node, &change.key);
             }
             // What is raised, or becomes a share, was set before.
             let sets = match change.kind {
@@ -307,39 +263,33 @@ impl World {
         };
         let ((held, end), (companion, companion_end)) = (before(&key), before(&beside));
         let seen = companion.as_ref().and_then(companion_token).map(<[u8]>::to_vec);
-        let has_value = matches!(&held, Some(Value::Text(text)) if text == form.value.0);
+        let has_value = matches!(&held, Some(Value::Text(text)) if text == form.value);
         // Of a key that ends at another time, no token is known.
         let known = seen.clone().filter(|_| end == companion_end).unwrap_or(NOBODY.to_vec());
         let is_of = |token: &[u8]| known == token;
         let is_ours = companion.is_none() || seen.is_some();
-        let is_take_over = !form.value.1.is_empty();
         let changed = |kind: ChangeKind, key: &Key| {
             changes.iter().any(|change| change.kind == kind && change.key == *key)
         };
-        let may = match (form.step, is_take_over) {
-            (Step::Take, false) => held.is_none() && is_ours,
-            (Step::Take, true) => has_value && is_of(form.value.1),
-            (Step::Keep, _) => {
-                has_value && is_of(form.token) || held.is_none() && companion.is_none()
-            }
+        let may = match form.step {
+            Step::Take => held.is_none() && is_ours,
+            Step::Keep => has_value && is_of(form.token) || held.is_none() && companion.is_none(),
             // The companion of what is gone may be deleted alone.
-            (Step::Free, false) => match changed(ChangeKind::Delete, &key) {
+            Step::Free => match changed(ChangeKind::Delete, &key) {
                 true => has_value && is_of(form.token),
                 false => seen.as_deref() == Some(form.token),
             },
-            (Step::Free, true) => seen.as_deref() == Some(form.token),
         };
         let kinds = |change: &&Change| {
             let is_own = change.key == key || change.key == beside;
-            let fits = match (change.kind, form.step, is_take_over) {
-                (ChangeKind::Set, Step::Take | Step::Keep, false) => held.is_none(),
-                (ChangeKind::Field, Step::Take, _) | (ChangeKind::Field, Step::Free, true) => true,
-                (ChangeKind::Field, Step::Keep, _) => held.is_none(),
-                (ChangeKind::Expire, Step::Take | Step::Keep, _) => true,
-                (ChangeKind::Expire, Step::Free, true) => has_value && is_of(form.token),
-                (ChangeKind::Delete, Step::Free, false) => true,
+            let fits = match (change.kind, form.step) {
+                (ChangeKind::Set, Step::Take | Step::Keep) => held.is_none(),
+                (ChangeKind::Field, Step::Take) => true,
+                (ChangeKind::Field, Step::Keep) => held.is_none(),
+                (ChangeKind::Expire, Step::Take | Step::Keep) => true,
+                (ChangeKind::Delete, Step::Free) => true,
                 // What stood beside a lock that is gone.
-                (ChangeKind::Delete, Step::Take, false) => change.key == beside,
+                (ChangeKind::Delete, Step::Take) => change.key == beside,
                 _ => false,
             };
             change.key.1 != b"marker" && !(is_own && fits && may)
@@ -354,7 +304,7 @@ impl World {
             self.note_executed(node, id, form.token, healed);
         }
         if changes.iter().any(|change| change.key == key || change.key == beside) {
-            if form.step == Step::Free || is_take_over {
+            if form.step == Step::Free {
                 self.check_not_counted_on(node, id, &known);
             }
             self.check_sound(&key);

@@ -1,10 +1,8 @@
-//! Masters that run out of memory while locks are held: what is there is kept, given back, and
+//! Masters that run out of memory while locks are held: what is there is kept, released, and
 //! undone, and each command of these may come when no memory is left.
 
-use std::time::Duration;
-
 use muxlock::Resource;
-use muxlock::proto::{Fencing, Lease, Patience};
+use muxlock::proto::Lease;
 
 use super::World;
 use super::clock::{MILLI, SECOND};
@@ -14,7 +12,6 @@ use super::queue::Event;
 use super::rare::Rare;
 use super::server::Refusal;
 use super::wire::Reply;
-use super::work::{Kind, token_of};
 
 /// How many locks are held so.
 const LOCKS: u32 = 3;
@@ -55,11 +52,9 @@ enum Then {
     Release,
     /// The engine renews it for a while.
     Keep,
-    /// Another client takes it over, and reaches too few nodes.
-    TakeOver,
 }
 
-const THENS: [Then; 4] = [Then::Extend, Then::Release, Then::Keep, Then::TakeOver];
+const THENS: [Then; 3] = [Then::Extend, Then::Release, Then::Keep];
 
 /// A lock while the masters are full.
 pub struct Full {
@@ -80,10 +75,7 @@ impl World {
             }
             let client = self.choices.below(self.clients.len() as u32) as usize;
             let mut then = self.choices.pick(&THENS);
-            let held = match then {
-                Then::TakeOver => Held::As,
-                _ => self.choices.pick(&KINDS),
-            };
+            let held = self.choices.pick(&KINDS);
             if then == Then::Keep && held == Held::Downgraded {
                 then = Then::Extend;
             }
@@ -139,9 +131,6 @@ impl World {
             return;
         };
         match then {
-            Then::TakeOver => {
-                self.seize_beside(client, lease);
-            }
             Then::Release => {
                 self.fill_up();
                 self.release(client, lease);
@@ -172,28 +161,6 @@ impl World {
         }
     }
 
-    /// The client takes over what it has, reaches one node only, and gives it back there.
-    fn seize_beside(&mut self, client: usize, lease: Lease) {
-        let token = token_of(&lease);
-        self.checker.end(&token);
-        self.checker.seize(&token);
-        let reached = self.choices.below(self.plan.nodes as u32) as usize;
-        let until = self.now + 2 * self.plan.node_timeout;
-        for node in (0..self.plan.nodes).filter(|node| *node != reached) {
-            self.links[client][node] = until;
-        }
-        let now = self.client_now(client);
-        let resource = lease.resource().take_over(lease.token());
-        let wanted = Duration::from_nanos(self.plan.max_ttl);
-        let engine = &mut self.clients[client].engine;
-        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound, Fencing::Off) {
-            let limit = self.clients[client].told + self.plan.round_max();
-            let kind = Kind::one_round(None);
-            self.start(client, id, kind, limit);
-        }
-        self.queue.push(self.now + 2 * self.way(), Event::Full(client, true));
-    }
-
     /// Counts what full masters do.
     pub fn count_full(&mut self, node: usize, words: &[&[u8]], reply: &Reply) {
         if !self.nodes[node].redis.server.refuses(Refusal::Memory) || *reply != Reply::Integer(1) {
@@ -201,9 +168,6 @@ impl World {
         }
         let rare = match form(words) {
             Some(form) if form.step == Step::Keep => Rare::FullKept,
-            Some(form) if form.step == Step::Free && !form.value.1.is_empty() => {
-                Rare::FullGivenBack
-            }
             Some(form) if form.step == Step::Free => Rare::FullFreed,
             _ => return,
         };

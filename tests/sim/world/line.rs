@@ -296,9 +296,9 @@ impl World {
             .engine
             .acquire(now, resource, wanted, patience, Fencing::Off)
             .ok()?;
-        let (resource, patience, from) = (usize::MAX, Some(until), None);
+        let (resource, patience) = (usize::MAX, Some(until));
         let (is_fenced, is_for_holder) = (false, false);
-        let kind = Kind::Acquire { resource, patience, is_for_holder, is_fenced, from };
+        let kind = Kind::Acquire { resource, patience, is_for_holder, is_fenced };
         self.start(client, id, kind, until);
         Some(id)
     }

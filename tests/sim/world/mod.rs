@@ -16,7 +16,6 @@ mod faults;
 mod fences;
 mod forms;
 mod full;
-mod garble;
 mod hand_over;
 mod keep;
 mod keys;

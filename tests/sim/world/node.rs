@@ -242,7 +242,6 @@ impl Node {
         if self.promoted_at.is_some_and(is_new) {
             return Trust::No;
         }
-        // A value whose token is gone is anybody's to take over (K14).
         let is_of = |other: &Key| other == key || *other == companion(key);
         let forgotten = self.forgotten.iter().filter(|it| is_of(&it.key) && now < it.until);
         let trust = |it: &Forgotten| match it.cause {

@@ -1,11 +1,11 @@
-//! Locks that are known by a caller's value: any client may ask for it, release by it, and take
-//! over by it (K13 to K15).
+//! Locks that are known by a caller's value: any client may ask for it, and release by it (K13,
+//! K15).
 
 use std::time::Duration;
 
 use muxlock::inspection::{Inspection, Owner};
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Fencing, Lease, Patience, ReleaseHow};
+use muxlock::proto::{Lease, ReleaseHow};
 use muxlock::{LockToken, Released, Resource};
 
 use super::World;
@@ -29,7 +29,6 @@ const NOBODYS: &str = "three";
 pub enum Call {
     Owner,
     Release,
-    TakeOver,
 }
 
 /// All nodes are asked what a name is locked with.
@@ -78,7 +77,6 @@ pub enum Said {
 pub struct ByValue {
     /// Whether one of them was about to end it: it was to be stopped before.
     pub is_named: bool,
-    is_taken_over: bool,
     /// Who was to release what was there at that time.
     freed_by: Option<(usize, u64)>,
     /// A quorum had no copy of it from then on.
@@ -112,18 +110,8 @@ impl Checker {
 
     /// What is there of it is this client's to release.
     fn free(&mut self, token: &[u8], client: usize, now: u64) {
-        let attempt = self.attempts.get_mut(token);
-        // What was taken over may be given back after the release (K14).
-        if let Some(attempt) = attempt.filter(|attempt| !attempt.by_value.is_taken_over) {
-            attempt.by_value.freed_by.get_or_insert((client, now));
-        }
-    }
-
-    /// It may come back after its release, when it is given back (K14).
-    pub fn seize(&mut self, token: &[u8]) {
         if let Some(attempt) = self.attempts.get_mut(token) {
-            attempt.is_disowned = true;
-            (attempt.by_value.is_taken_over, attempt.by_value.freed_by) = (true, None);
+            attempt.by_value.freed_by.get_or_insert((client, now));
         }
     }
 
@@ -143,7 +131,7 @@ impl World {
     /// An application does something with a lock that it knows by its value: that of a holder, of
     /// a former one, or of nobody.
     pub fn call_by_value(&mut self, client: usize) {
-        let call = self.choices.pick(&[Call::Owner, Call::Release, Call::TakeOver]);
+        let call = self.choices.pick(&[Call::Owner, Call::Release]);
         let resource = self.choices.below(self.plan.resources as u32) as usize;
         let key = self.key_of(resource);
         let value = match self.choices.below(8) {
@@ -293,35 +281,22 @@ impl World {
         }
     }
 
-    /// Releases or takes over what was named.
+    /// Releases what was named.
     fn act_by_value(&mut self, client: usize, look: Look, token: &LockToken) {
-        let Look { call, key, resource, value, .. } = look;
+        let Look { key, resource, value, .. } = look;
         let (named, now) = (digits(token), self.client_now(client));
         let is_plain = named == NOBODY;
         let target = if is_plain { value } else { named.to_vec() };
         let is_live = self.checker.name(&target);
         let limit = self.clients[client].told + self.plan.round_max();
-        let (engine, max_ttl) = (&mut self.clients[client].engine, self.plan.max_ttl);
-        if call == Call::Release {
-            // One without a token is not sent again (K13).
-            self.checker.free(&named, client, self.now);
-            let lease = Lease::of_value(resource, *token, Duration::from_nanos(max_ttl));
-            let id = engine.release(now, lease, ReleaseHow::ToTheEnd);
-            let freeing = Freeing { key, named, target, freed: 0 };
-            self.rare.hit_if(is_live == Some(true) && !is_plain, Rare::FreedLive);
-            self.rare.hit_if(is_live == Some(false) && !is_plain, Rare::FreedLeft);
-            return self.start(client, id, Kind::ReleaseAs(freeing), limit);
-        }
-        self.checker.seize(&target);
-        self.rare.hit_if(is_live == Some(true) && !is_plain, Rare::SeizedLive);
-        let ttl = self.plan.ttl(&mut self.choices);
-        let (resource, ttl) = (resource.take_over(token), Duration::from_nanos(ttl));
-        let engine = &mut self.clients[client].engine;
-        if let Ok(id) = engine.acquire(now, resource, ttl, Patience::OneRound, Fencing::Off) {
-            let from = Some(named);
-            let kind = Kind::one_round(from);
-            self.start(client, id, kind, limit);
-        }
+        // One without a token is not sent again (K13).
+        self.checker.free(&named, client, self.now);
+        let lease = Lease::of_value(resource, *token, Duration::from_nanos(self.plan.max_ttl));
+        let id = self.clients[client].engine.release(now, lease, ReleaseHow::ToTheEnd);
+        let freeing = Freeing { key, named, target, freed: 0 };
+        self.rare.hit_if(is_live == Some(true) && !is_plain, Rare::FreedLive);
+        self.rare.hit_if(is_live == Some(false) && !is_plain, Rare::FreedLeft);
+        self.start(client, id, Kind::ReleaseAs(freeing), limit);
     }
 
     /// A release by value has ended: a quorum has answered, and each node that counts as one that
@@ -348,31 +323,7 @@ impl World {
         }
     }
 
-    /// Another lock has taken the place of this one.
-    pub fn note_taken_over(&mut self, from: &[u8; 40]) {
-        if *from == NOBODY {
-            // A plain lock is known by its key alone (K14).
-            self.rare.hit(Rare::SeizedPlain);
-        } else if let Some(attempt) = self.checker.attempts.get_mut(from) {
-            attempt.by_value.gone_at.get_or_insert(self.now);
-        }
-    }
-
-    /// Who has a plain lock has changed its end, or deleted it: a lock that has taken its place is
-    /// over (K14).
-    pub fn note_plain_change(&mut self, node: usize, key: &Key) {
-        let beside = self.nodes[node].redis.data.get(&companion(key));
-        let token = beside.and_then(|beside| companion_token(&beside.value)).map(<[u8]>::to_vec);
-        if let Some(attempt) = token.as_ref().and_then(|it| self.checker.attempts.get_mut(&it[..]))
-        {
-            attempt.by_value.is_named = true;
-            let is_held = self.checker.stop(token.as_deref().unwrap_or_default());
-            self.rare.hit_if(is_held, Rare::SeizedLost);
-        }
-    }
-
-    /// No quorum extends a lock that one has deleted, or has another in the place of: each of these
-    /// votes came after that.
+    /// No quorum extends a lock that one has deleted: each of these votes came after that.
     pub fn check_not_ended(&mut self, token: &[u8; 40], granted: &[usize], heard: &[Heard]) {
         let Some(gone_at) = self.checker.gone_at(token) else {
             return;

@@ -149,7 +149,6 @@ situations! {
     FarWriter => "writer far away that got in beside readers",
     FullKept => "lock of another kind kept by a full master",
     FullFreed => "lock of another kind released by a full master",
-    FullGivenBack => "lock with a value given back by a full master",
     PlaceBehindPause => "place of one that waits no longer, behind one that stands still",
     SecondElsewhere => "second in a queue that waits at another queue node",
     LongerKey => "stranger's key that outlives the others",
@@ -159,9 +158,6 @@ situations! {
     SetTaken => "several resources granted at once",
     Permit => "permit granted",
     WithValue => "lock with a value granted",
-    TakenOver => "lock with a value taken over",
-    Garbled => "take-over answered with nonsense",
-    GarbledFreed => "lock taken over and released before nonsense was read",
     CancelledLook => "inspection cancelled",
     OwnerNamed => "owner named",
     OwnerUnknown => "owner asked for, and no quorum says the same",
@@ -170,10 +166,7 @@ situations! {
     FreedLeft => "lock released by its value that nobody held",
     FreedPlain => "plain lock released by its value",
     FreedGone => "lock that was gone when its release by value came",
-    SeizedLive => "lock taken over by its value while its holder goes on",
-    SeizedPlain => "plain lock taken over by its value",
-    SeizedLost => "plain lock that was taken over, and ended by its former holder",
-    ExtendedFreed => "extension after a release or take-over by value, refused",
+    ExtendedFreed => "extension after a release by value, refused",
 }
 
 /// How often each situation occurred.

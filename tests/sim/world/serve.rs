@@ -213,7 +213,7 @@ impl World {
         it.redis.open.extend(sessions.filter(|other| *other > 0).chain([session.id]));
         let stray = self.is_faulty && self.choices.chance(self.plan.stray_error);
         let is_hash = words[0] == b"EVALSHA";
-        let mut reply = match stray {
+        let reply = match stray {
             _ if is_hash => Reply::error("NOSCRIPT No matching script. Please use EVAL."),
             true => Reply::error(self.choices.pick(&STRAYS)),
             false => self.nodes[node].redis.execute(&mut session, words, wall),
@@ -235,7 +235,6 @@ impl World {
             self.check_changes(node, id, words, &changes);
             self.check_memory(node, id, words, &reply);
             self.note_counted(node, words, &reply, &changes);
-            reply = self.may_garble(id, words, reply);
             self.note_said(node, id, words, &reply);
             self.note_yes(
                 node,

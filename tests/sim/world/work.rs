@@ -23,9 +23,6 @@ const CANCELS: u32 = 60;
 /// How many rounds one try for a permit may take.
 pub const ROUNDS_MAX: u64 = 8;
 
-/// How often a lock with a caller's value is taken over, in runs where there are some.
-const TAKE_OVERS: u32 = 200;
-
 /// How often an application does something with a lock that it knows by its value, in those runs.
 const CALLS: u32 = 200;
 
@@ -58,8 +55,6 @@ pub enum Kind {
         /// Whether a round without a quorum is the last one.
         is_for_holder: bool,
         is_fenced: bool,
-        /// The token of the lock that is taken over, if one is.
-        from: Option<[u8; 40]>,
     },
     Extend {
         token: [u8; 40],
@@ -84,14 +79,6 @@ pub enum Kind {
     ReleaseAs(Freeing),
     /// All nodes are asked what a name is locked with.
     Look(Look),
-}
-
-impl Kind {
-    /// One round for the first resource.
-    pub fn one_round(from: Option<[u8; 40]>) -> Kind {
-        let (is_for_holder, is_fenced) = (false, false);
-        Kind::Acquire { resource: 0, patience: None, is_for_holder, is_fenced, from }
-    }
 }
 
 impl Operation {
@@ -142,9 +129,6 @@ impl World {
         }
         if self.plan.fenced > 0 && self.choices.chance(WRITES) {
             self.write_something(client);
-        }
-        if self.plan.forms && self.crowd.is_none() && self.choices.chance(TAKE_OVERS) {
-            self.may_take_over(client);
         }
         if self.plan.forms && self.crowd.is_none() && self.choices.chance(CALLS) {
             self.call_by_value(client);
@@ -226,8 +210,7 @@ impl World {
                 let rounds = if self.plan.forms { ROUNDS_MAX } else { 1 };
                 let limit = patience.unwrap_or(started + rounds * self.plan.round_max() + raise);
                 let is_for_holder = matches!(asked, Patience::WhileHeld(_));
-                let kind =
-                    Kind::Acquire { resource, patience, is_for_holder, is_fenced, from: None };
+                let kind = Kind::Acquire { resource, patience, is_for_holder, is_fenced };
                 self.start(client, id, kind, limit);
             }
             Err(error) => {
@@ -258,9 +241,6 @@ impl World {
             return;
         };
         let token = token_of(&lease);
-        if self.is_garbled(&token) {
-            return self.release(client, lease);
-        }
         self.may_disturb_stragglers(client, &token);
         if self.plan.hands_over && self.choices.chance(HAND_OVERS / 3) {
             // Before all nodes have answered.
@@ -471,14 +451,13 @@ impl World {
     }
 
     fn acquired(&mut self, client: usize, operation: Operation, result: Result<Lease, LockError>) {
-        let Kind::Acquire { resource, patience, is_for_holder, from, .. } = operation.kind else {
+        let Kind::Acquire { resource, patience, is_for_holder, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         match result {
             Ok(lease) => {
                 self.rare.hit(Rare::Granted);
                 self.check_acquired(client, &operation, &lease);
-                from.iter().for_each(|from| self.note_taken_over(from));
                 if self.crowd.is_some() {
                     self.crowd_granted(client, lease);
                 } else if self.vigil.is_some() {
