@@ -359,10 +359,8 @@ fn scripts_for_own_values_have_the_replies_of_a_real_master() {
     if is_older_than([7, 0, 0], test, WORDS) {
         return;
     }
-    const TOKENS: [&str; 2] = [
-        "0123456789abcdef0123456789abcdef01234567",
-        "89abcdef0123456789abcdef0123456789abcdef",
-    ];
+    const TOKENS: [&str; 2] =
+        ["0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"];
     let [take, keep] = [TAKE_AS, KEEP_AS];
     let (mut pair, mut choices) = (Pair::start(), Choices(44));
     let mut replies = std::collections::BTreeSet::new();
