@@ -189,9 +189,10 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): fewer masters than a quorum gave an
-    ///   answer that counts. The lock is given up anyway. While this client is in use, it repeats
-    ///   the release on masters that can be reached again. On the others, the key remains until it
-    ///   expires.
+    ///   answer that counts. The lock is given up anyway. If masters refused the release, a thread
+    ///   repeats it until they accept it or the key has expired. While this client is in use, it
+    ///   also repeats the release on masters that can be reached again. On the others, the key
+    ///   remains until it expires.
     /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         self.shared.held(|held| held.remove(self.token()));

@@ -21,8 +21,9 @@ mod waiter;
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mio::{Token, Waker};
@@ -43,6 +44,7 @@ use crate::inspection::Inspection;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::mux::Driver;
+use crate::outcome::{NodeOutcome, NodeReport};
 use crate::proto::{
     Done, Lease, NodeStatus, Patience, ReleaseHow, Released, Stats, rounds_at_once,
 };
@@ -67,8 +69,8 @@ const SLACK: Duration = Duration::from_millis(10);
 /// A client for distributed locks over several Redis masters.
 ///
 /// Cloning is cheap: all clones and threads share one connection to each master. A client has no
-/// thread of its own, except to renew locks ([`LockGuard::keep_alive`]), to look up host names
-/// ([`Builder::resolver`]) and to watch Sentinels. A calling thread sends its own commands and,
+/// thread of its own, except to renew locks ([`LockGuard::keep_alive`]), to repeat a release that
+/// masters refused, to look up host names ([`Builder::resolver`]) and to watch Sentinels. A calling thread sends its own commands and,
 /// while it waits, runs the event loop for all threads. So the client connects, notices a lost
 /// connection and reconnects only during calls and renewals.
 ///
@@ -140,6 +142,8 @@ struct Shared {
     held: OnceLock<Mutex<HashMap<LockToken, Lease>>>,
     /// How long a thread sleeps for one round, or for a release.
     round_limit: Duration,
+    /// Whether a thread repeats refused releases.
+    repeats: AtomicBool,
 }
 
 impl Redlock {
@@ -174,7 +178,9 @@ impl Redlock {
         let renewer = Arc::new(Renewer::new(callbacks));
         let round_limit = config.connect_timeout + config.node_timeout + SLACK;
         let held = OnceLock::new();
-        let shared = Shared { threads, signals, config, owner, renewer, held, round_limit };
+        let repeats = AtomicBool::new(false);
+        let shared =
+            Shared { threads, signals, config, owner, renewer, held, round_limit, repeats };
         Ok(Redlock { shared: Arc::new(shared), cancel: None })
     }
 
@@ -733,7 +739,7 @@ impl Shared {
     }
 
     #[inline]
-    fn release(&self, lease: Lease) -> Result<Released, LockError> {
+    fn release(self: &Arc<Self>, lease: Lease) -> Result<Released, LockError> {
         if !self.is_owner_process() {
             return Err(LockError::forked());
         }
@@ -742,11 +748,40 @@ impl Shared {
 
     /// Call this only in the process that created the client.
     #[inline]
-    fn release_owned(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
+    fn release_owned(
+        self: &Arc<Self>,
+        lease: Lease,
+        limit: Limit<Moment>,
+    ) -> Result<Released, LockError> {
+        let ttl = lease.ttl();
         match self.threads.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
-            Some(Outcome::Done(Done::Released(result))) => result,
+            Some(Outcome::Done(Done::Released(Ok(released)))) => Ok(released),
+            Some(Outcome::Done(Done::Released(Err(error)))) => {
+                self.repeat_release(&error, ttl);
+                Err(error)
+            }
             None => Err(LockError::unserved()),
             _ => unreachable!("a release was ordered"),
+        }
+    }
+
+    /// Runs the event loop until refused releases have been repeated with success, for as long as
+    /// their keys can live: nobody else might use the client in that time.
+    #[cold]
+    fn repeat_release(self: &Arc<Self>, error: &LockError, ttl: Duration) {
+        let is_refusal = |node: &NodeReport| matches!(node.outcome, NodeOutcome::Server(_));
+        if !error.nodes().iter().any(is_refusal) || self.repeats.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let until = Clock.now().after(ttl);
+        let run = move || {
+            shared.threads.run(Order::Watch(Watch::Quiet(until)), Limit::At(until.after(SLACK)));
+            shared.repeats.store(false, Ordering::Release);
+        };
+        let thread = thread::Builder::new().name("muxlock-release".into());
+        if thread.spawn(run).is_err() {
+            self.repeats.store(false, Ordering::Release);
         }
     }
 

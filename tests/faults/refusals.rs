@@ -50,6 +50,27 @@ fn full_masters_that_evict_nothing_refuse_locks_and_release_them() {
     works(&redlock);
 }
 
+/// The client does nothing else meanwhile.
+#[test]
+fn refused_release_is_repeated_while_the_client_is_idle() {
+    let masters = start(3);
+    let redlock = all_vote(&trusting(masters.urls()));
+    let lock = redlock.try_lock(KEY, LONG).unwrap();
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
+    for master in &masters {
+        tell(master, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    }
+    let error = lock.unlock().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    for master in &masters {
+        assert!(pttl(master, KEY) > 0, "the control: it was refused");
+        tell(master, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    }
+    for master in &masters {
+        soon("it is released", || pttl(master, KEY) < 0);
+    }
+}
+
 /// Writes until the key is gone, which has most of its TTL left.
 fn crowd_out(master: &Master, key: &str) {
     const FILLERS_MAX: usize = 4_096;

@@ -278,8 +278,13 @@ impl<'a> Locks<'a> {
 
     /// Sends pending commands, and waits a little for the masters.
     pub fn drain(&mut self) -> io::Result<()> {
+        self.drain_for(DRAIN_MAX)
+    }
+
+    /// Sends pending commands, and repeats refused releases, for at most `limit`.
+    pub fn drain_for(&mut self, limit: Duration) -> io::Result<()> {
         self.mux.flush();
-        let until = self.mux.now().after(DRAIN_MAX);
+        let until = self.mux.now().after(limit);
         while self.mux.unanswered() > 0 && self.mux.now() < until {
             self.turn(Some(until))?;
         }

@@ -606,8 +606,11 @@ impl<'a> Run<'a> {
                     {
                         return lost("too few masters still had it");
                     }
-                    Done::Released(Err(error)) if !args.quiet => {
-                        say(&format!("the release is not confirmed: {}", in_the_tool(&error)));
+                    Done::Released(Err(error)) => {
+                        locks.drain_for(self.job.kill_after)?;
+                        if locks.mux.unanswered() > 0 && !args.quiet {
+                            say(&format!("the release is not confirmed: {}", in_the_tool(&error)));
+                        }
                     }
                     _ => {}
                 }

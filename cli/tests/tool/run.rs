@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use muxlock::inspection::Owner;
+use muxlock::testing::Master;
 use testbed::scripted::refused_addr;
-use testbed::{Folder, TTL, pause, soon, timed, with_login};
+use testbed::{Folder, TTL, ask, pause, soon, timed, with_login};
 
 use super::cli::{client, muxlock, run, start, this_client};
 
@@ -653,6 +654,30 @@ fn command_shares_its_resource() {
     let shared = ["--shared", "--max-time", "100ms", "r", "sleep", "60"];
     assert_eq!(run(&mut unhurried(&list, &shared)).0, 124);
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+}
+
+/// The servers refuse the release as the command ends, and accept it a little later.
+#[test]
+fn refused_release_is_repeated_before_the_end() {
+    let (masters, _redlock, list) = start();
+    let set = |value| {
+        for master in &masters {
+            ask(master, &["CONFIG", "SET", "min-replicas-to-write", value]);
+        }
+    };
+    let mut child = Running::start(
+        unhurried(&list, &["--ttl", "30s", "r", "-c", "echo; read x"]).stdin(Stdio::piped()),
+    );
+    first_line(&mut child.0);
+    let errors = |master: &Master| master.stat("total_error_replies").unwrap();
+    let before: Vec<u64> = masters.iter().map(errors).collect();
+    set("1");
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let refused = || masters.iter().zip(&before).all(|(it, before)| errors(it) > *before);
+    soon("they have refused it", refused);
+    set("0");
+    assert_eq!(child.end(), (0, String::new(), String::new()));
+    assert!(masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 
 /// K8: so many at a time, each with the name of its permit, whatever number a rollout gives to others.
