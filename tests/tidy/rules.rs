@@ -39,18 +39,19 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// The number of a rule that went is not used again.
 #[test]
-fn rules_are_numbered_without_a_gap_and_defined_once() {
+fn rules_are_in_order_and_defined_once() {
     for kind in ["R", "F", "W", "K"] {
         let names = rules().into_iter().map(|(name, _)| name);
-        let names: Vec<String> = names.filter(|name| name.starts_with(kind)).collect();
-        let expected: Vec<_> = (1..=names.len()).map(|number| format!("{kind}{number}")).collect();
-        assert_eq!(names, expected, "docs/rules.md");
+        let numbers = names.filter_map(|name| name.strip_prefix(kind)?.parse().ok());
+        let numbers: Vec<u32> = numbers.collect();
+        assert!(numbers.len() >= 10 && numbers.is_sorted_by(|a, b| a < b), "{kind}: {numbers:?}");
     }
 }
 
 #[test]
-fn every_rule_that_is_cited_is_defined() {
+fn slow_every_rule_that_is_cited_is_defined() {
     let defined: BTreeSet<String> = rules().into_iter().map(|(name, _)| name).collect();
     let sources = ["src", "cli/src"].map(|folder| files_below(folder, ".rs")).concat();
     let pages = ["docs", "tests"].map(|folder| files_below(folder, ".md")).concat();
