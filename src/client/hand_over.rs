@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_changed_byte_is_noticed() {
+    fn slow_every_cut_and_every_changed_byte_is_noticed() {
         texts(9 * SECOND).iter().for_each(|text| check_cuts_and_changes(text));
     }
 

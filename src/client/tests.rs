@@ -143,7 +143,7 @@ fn lock_that_its_thread_overslept_is_not_held_and_released() {
 /// No thread waits beyond its limit when another thread has the loop and gets no processor. Nothing
 /// is left behind.
 #[test]
-fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
+fn slow_limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();
     let redlock = client(&servers);
     let lock = |name, ttl| redlock.try_lock(name, ttl).unwrap();
@@ -187,7 +187,7 @@ fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
 /// Threads that find the loop free while the polling thread is delayed can send, but receive
 /// nothing.
 #[test]
-fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
+fn slow_limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
     let servers = servers();
     let redlock = client(&servers);
     let released = redlock.try_lock("released", TTL).unwrap();
@@ -225,7 +225,7 @@ fn order_that_is_taken_back_after_it_was_begun_is_given_up() {
 
 /// R31: the loss is reported before the validity ends, though no thread can renew.
 #[test]
-fn loss_is_reported_in_time_when_another_thread_is_held_up_with_the_loop() {
+fn slow_loss_is_reported_in_time_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();
     let redlock = client(&servers);
     let (sender, losses) = mpsc::channel();
@@ -428,7 +428,7 @@ fn forked_process_closes_nothing_of_its_parent() {
 
 /// R31: the thread that reports losses looks in time, though it already waits for another lock.
 #[test]
-fn loss_of_a_short_lock_is_reported_in_time_after_a_long_one() {
+fn slow_loss_of_a_short_lock_is_reported_in_time_after_a_long_one() {
     let servers = servers();
     let redlock = client(&servers);
     let how = KeepAlive::default();

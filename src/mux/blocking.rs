@@ -136,7 +136,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(3);
 
     #[test]
-    fn an_address_that_says_nothing_leaves_time_to_the_next() {
+    fn slow_an_address_that_says_nothing_leaves_time_to_the_next() {
         let silent = crate::mux::socket::narrow_listener();
         let address = silent.local_addr().unwrap();
         // Once its backlog is full, the system drops requests for a connection.

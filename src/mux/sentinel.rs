@@ -395,7 +395,7 @@ mod tests {
 
     /// It has the new epoch, and names the old master.
     #[test]
-    fn leader_of_a_failover_is_believed_last() {
+    fn slow_leader_of_a_failover_is_believed_last() {
         let leading = || says_with("10.0.0.1", 9, "64000", "master,failover_in_progress");
         let hosts = [leading(), leading(), says("10.0.0.2", 8)].map(|it| sentinel(vec![it]));
         let located = search(hosts.to_vec()).locate().unwrap();
@@ -490,7 +490,7 @@ mod tests {
 
     /// One that was cut off still names the old master.
     #[test]
-    fn watch_reports_a_failover_and_believes_no_sentinel_that_knows_less() {
+    fn slow_watch_reports_a_failover_and_believes_no_sentinel_that_knows_less() {
         let answers = vec![says("10.0.0.1", 7), says("10.0.0.9", 6), says("10.0.0.2", 8)];
         let mut search = search(vec![sentinel(answers)]);
         let known = Located { epoch: 7, ..Located::from(at("10.0.0.1")) };

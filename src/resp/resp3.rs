@@ -429,7 +429,7 @@ mod tests {
 
     /// The header that announces too much is refused, not what follows it.
     #[test]
-    fn frames_that_exceed_a_cap_are_refused_when_that_is_said() {
+    fn slow_frames_that_exceed_a_cap_are_refused_when_that_is_said() {
         let key = |length: usize| {
             let key = "k".repeat(length);
             format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${length}\r\n{key}\r\n")

@@ -224,7 +224,7 @@ fn allocates_nothing(what: &str, masters: &Masters, worker: &mut impl Worker, at
 }
 
 #[test]
-fn warm_client_allocates_nothing() {
+fn slow_alone_warm_client_allocates_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
     for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", RESTART_GUARD_ON)] {
@@ -240,7 +240,7 @@ fn warm_client_allocates_nothing() {
 }
 
 #[test]
-fn warm_multiplexer_allocates_nothing() {
+fn slow_alone_warm_multiplexer_allocates_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
     for at_once in [1, IN_FLIGHT] {
@@ -270,7 +270,7 @@ fn wait_in_vain_together(redlock: &Redlock) {
 
 /// They take turns at waiting for the masters, and wake each other.
 #[test]
-fn threads_that_share_a_warm_client_allocate_nothing() {
+fn slow_alone_threads_that_share_a_warm_client_allocate_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
     let mut worker = (client(&urls(&masters, RESTART_GUARD_ON)), Kind::Pair);

@@ -59,7 +59,7 @@ impl Encrypted {
 }
 
 #[test]
-fn tls_allocates_once_for_each_record() {
+fn slow_alone_tls_allocates_once_for_each_record() {
     let _alone = heavy();
     let encrypted = Encrypted::start();
     let redlock = client(&encrypted.urls());

@@ -188,7 +188,7 @@ fn queue_of_one_that_stepped_in_front_ends_by_itself() {
 
 /// How long a poller's key lives may be more than there is room for beside the place.
 #[test]
-fn key_that_lives_for_ages_is_waited_for_like_any_other() {
+fn slow_key_that_lives_for_ages_is_waited_for_like_any_other() {
     let masters = start(1);
     ask(&masters[0], &["SET", KEY, "stranger", "PX", "9223370000000000000"]);
     for place in 0..2 {
@@ -219,7 +219,7 @@ fn process_that_is_killed_while_it_waits_costs_nothing() {
 
 /// Renewals change the key, which wakes who watches it; after the first, it looks before it asks.
 #[test]
-fn lock_that_is_kept_alive_is_asked_for_once_per_renewal_at_most() {
+fn slow_lock_that_is_kept_alive_is_asked_for_once_per_renewal_at_most() {
     const KEPT_TTL: Duration = Duration::from_millis(1_500);
     const WAIT: Duration = Duration::from_millis(2_500);
     let refused_per_master = |waiting| {
@@ -246,7 +246,7 @@ fn lock_that_is_kept_alive_is_asked_for_once_per_renewal_at_most() {
 
 /// One event loop holds many locks, another one waits for all of them.
 #[test]
-fn many_locks_that_are_given_back_at_once_are_all_granted() {
+fn slow_alone_many_locks_that_are_given_back_at_once_are_all_granted() {
     const KEYS: usize = 1_000;
     const HOLD: Duration = Duration::from_millis(1_000);
     /// SETs on each master for each key: one is refused, one is granted; one more of those that

@@ -72,19 +72,21 @@ fn plain(masters: &Masters, waiting: Waiting) -> Part {
 }
 
 #[test]
-fn four_processes_take_turns() {
-    scene("four_processes_take_turns", |scene| drop(take_turns(scene, 4, plain)));
+fn slow_alone_four_processes_take_turns() {
+    scene("slow_alone_four_processes_take_turns", |scene| drop(take_turns(scene, 4, plain)));
 }
 
 #[test]
-fn sixteen_processes_take_turns() {
-    scene("sixteen_processes_take_turns", |scene| drop(take_turns(scene, 16, plain)));
+fn slow_alone_core_sixteen_processes_take_turns() {
+    scene("slow_alone_core_sixteen_processes_take_turns", |scene| {
+        drop(take_turns(scene, 16, plain))
+    });
 }
 
 /// A process whose threads always want the lock lets others in (W13).
 #[test]
-fn four_processes_of_four_threads_take_turns() {
-    scene("four_processes_of_four_threads_take_turns", |scene| {
+fn slow_alone_four_processes_of_four_threads_take_turns() {
+    scene("slow_alone_four_processes_of_four_threads_take_turns", |scene| {
         let part = |masters: &Masters, waiting| Part { threads: 4, ..plain(masters, waiting) };
         let grants = take_turns(scene, 4, part).grants_of_threads();
         assert!(grants.iter().all(|grants| *grants > 0), "{grants:?}");
@@ -93,8 +95,8 @@ fn four_processes_of_four_threads_take_turns() {
 
 /// Who waits is told, and does not look again after a delay that has grown with its wait.
 #[test]
-fn release_reaches_who_waits_in_another_process_at_once() {
-    scene("release_reaches_who_waits_in_another_process_at_once", |scene| {
+fn slow_alone_release_reaches_who_waits_in_another_process_at_once() {
+    scene("slow_alone_release_reaches_who_waits_in_another_process_at_once", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let millis = Duration::from_millis;
@@ -118,8 +120,8 @@ fn release_reaches_who_waits_in_another_process_at_once() {
 /// Only what is granted is sent, but for the first SET of each contender. And the contender that
 /// gives the lock back does not get it next: the others are still to be served.
 #[test]
-fn who_waits_in_the_queue_asks_no_master() {
-    scene("who_waits_in_the_queue_asks_no_master", |scene| {
+fn slow_alone_who_waits_in_the_queue_asks_no_master() {
+    scene("slow_alone_who_waits_in_the_queue_asks_no_master", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let contend = |waiting| {

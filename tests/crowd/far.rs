@@ -22,8 +22,8 @@ const UNEVENNESS_MAX: f64 = 5.0;
 const GAP_MAX: Duration = Duration::from_millis(500);
 
 #[test]
-fn masters_at_different_distances_hand_over_evenly() {
-    scene("masters_at_different_distances_hand_over_evenly", |scene| {
+fn slow_alone_masters_at_different_distances_hand_over_evenly() {
+    scene("slow_alone_masters_at_different_distances_hand_over_evenly", |scene| {
         let _alone = heavy();
         let masters = start(ROUND_TRIPS_MS.len());
         let order = queue_node_order(&masters);

@@ -72,8 +72,8 @@ fn hand_over(scene: Scene, masters: &Masters, waiting: Waiting) -> Duration {
 }
 
 #[test]
-fn release_of_a_poller_reaches_who_waits_at_once() {
-    scene("release_of_a_poller_reaches_who_waits_at_once", |scene| {
+fn slow_alone_release_of_a_poller_reaches_who_waits_at_once() {
+    scene("slow_alone_release_of_a_poller_reaches_who_waits_at_once", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let control = hand_over(scene, &masters, Waiting::Retry);
@@ -85,8 +85,8 @@ fn release_of_a_poller_reaches_who_waits_at_once() {
 
 /// Two clients that have ended stand in front of the queue, where the others look for themselves.
 #[test]
-fn places_of_clients_that_have_ended_hide_no_pollers_release() {
-    scene("places_of_clients_that_have_ended_hide_no_pollers_release", |scene| {
+fn slow_alone_places_of_clients_that_have_ended_hide_no_pollers_release() {
+    scene("slow_alone_places_of_clients_that_have_ended_hide_no_pollers_release", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let held = soon_taken(&masters, KEY);
@@ -106,8 +106,8 @@ fn places_of_clients_that_have_ended_hide_no_pollers_release() {
 }
 
 #[test]
-fn poller_that_barges_in_gets_some_and_leaves_some() {
-    scene("poller_that_barges_in_gets_some_and_leaves_some", |scene| {
+fn slow_alone_poller_that_barges_in_gets_some_and_leaves_some() {
+    scene("slow_alone_poller_that_barges_in_gets_some_and_leaves_some", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = scene.crowd(vec![Part::new(masters.urls(), Waiting::Queue); 4]);

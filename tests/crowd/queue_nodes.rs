@@ -44,8 +44,8 @@ fn goes_on(report: &Report, since: Duration) {
 }
 
 #[test]
-fn queue_node_is_frozen_and_the_queue_goes_on_at_another() {
-    scene("queue_node_is_frozen_and_the_queue_goes_on_at_another", |scene| {
+fn slow_alone_queue_node_is_frozen_and_the_queue_goes_on_at_another() {
+    scene("slow_alone_queue_node_is_frozen_and_the_queue_goes_on_at_another", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = crowd(scene, &masters);
@@ -65,8 +65,8 @@ fn queue_node_is_frozen_and_the_queue_goes_on_at_another() {
 }
 
 #[test]
-fn queue_node_is_killed_and_the_queue_goes_on_at_another() {
-    scene("queue_node_is_killed_and_the_queue_goes_on_at_another", |scene| {
+fn slow_alone_core_queue_node_is_killed_and_the_queue_goes_on_at_another() {
+    scene("slow_alone_core_queue_node_is_killed_and_the_queue_goes_on_at_another", |scene| {
         let _alone = heavy();
         let mut masters = start(5);
         let crowd = crowd(scene, &masters);
@@ -89,8 +89,8 @@ fn put_stray_vote(master: &Master) {
 
 /// The first in the queue watches the key on another master, too.
 #[test]
-fn stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn() {
-    scene("stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn", |scene| {
+fn slow_alone_stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn() {
+    scene("slow_alone_stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let queue_node = queue_node(&masters);
@@ -107,8 +107,8 @@ fn stray_vote_on_the_queue_node_before_the_run_costs_nobody_a_turn() {
 }
 
 #[test]
-fn stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn() {
-    scene("stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn", |scene| {
+fn slow_alone_stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn() {
+    scene("slow_alone_stray_vote_on_the_queue_node_during_the_run_costs_nobody_a_turn", |scene| {
         let _alone = heavy();
         let masters = start(5);
         let crowd = crowd(scene, &masters);
@@ -144,15 +144,15 @@ fn again_and_again(scene: Scene, harm: impl Fn(&Master)) {
 }
 
 #[test]
-fn queue_node_is_flushed_and_those_who_wait_notice() {
-    scene("queue_node_is_flushed_and_those_who_wait_notice", |scene| {
+fn slow_alone_queue_node_is_flushed_and_those_who_wait_notice() {
+    scene("slow_alone_queue_node_is_flushed_and_those_who_wait_notice", |scene| {
         again_and_again(scene, |queue_node| queue_node.flush().unwrap());
     });
 }
 
 #[test]
-fn queue_is_deleted_and_those_who_wait_notice() {
-    scene("queue_is_deleted_and_those_who_wait_notice", |scene| {
+fn slow_alone_queue_is_deleted_and_those_who_wait_notice() {
+    scene("slow_alone_queue_is_deleted_and_those_who_wait_notice", |scene| {
         again_and_again(scene, |queue_node| drop(ask(queue_node, &["DEL", &queue_of(KEY)])));
     });
 }
@@ -182,24 +182,24 @@ fn queue_up_at_two(scene: Scene, far: &[usize], processes: usize, threads: usize
 }
 
 #[test]
-fn clients_that_queue_up_at_different_masters_all_get_the_lock() {
-    scene("clients_that_queue_up_at_different_masters_all_get_the_lock", |scene| {
+fn slow_alone_clients_that_queue_up_at_different_masters_all_get_the_lock() {
+    scene("slow_alone_clients_that_queue_up_at_different_masters_all_get_the_lock", |scene| {
         queue_up_at_two(scene, &[0, 1, 2, 3], 8, 1);
     });
 }
 
 /// One alone in its queue, whose threads always want the lock, and three in the other one.
 #[test]
-fn threads_that_queue_up_at_different_masters_all_get_the_lock() {
-    scene("threads_that_queue_up_at_different_masters_all_get_the_lock", |scene| {
+fn slow_alone_threads_that_queue_up_at_different_masters_all_get_the_lock() {
+    scene("slow_alone_threads_that_queue_up_at_different_masters_all_get_the_lock", |scene| {
         queue_up_at_two(scene, &[0], 4, 4);
     });
 }
 
 /// Since Redis 7.0, keys that do not fit into the table are dropped without a word.
 #[test]
-fn masters_that_forget_what_is_watched_are_watched_again() {
-    scene("masters_that_forget_what_is_watched_are_watched_again", |scene| {
+fn slow_alone_masters_that_forget_what_is_watched_are_watched_again() {
+    scene("slow_alone_masters_that_forget_what_is_watched_are_watched_again", |scene| {
         const KEYS: usize = 4;
         let _alone = heavy();
         let masters = start(5);

@@ -82,8 +82,8 @@ fn refusals(master: &Master) -> i64 {
 }
 
 #[test]
-fn users_that_may_not_wait_ask_again_later() {
-    let test = "users_that_may_not_wait_ask_again_later";
+fn slow_alone_users_that_may_not_wait_ask_again_later() {
+    let test = "slow_alone_users_that_may_not_wait_ask_again_later";
     scene(test, |scene| {
         if is_older_than([7, 0, 0], test, "-client|tracking in ACL SETUSER") {
             return;
@@ -114,8 +114,8 @@ fn users_that_may_not_wait_ask_again_later() {
 }
 
 #[test]
-fn user_that_may_not_wait_at_the_first_master_waits_at_the_second() {
-    let test = "user_that_may_not_wait_at_the_first_master_waits_at_the_second";
+fn slow_alone_user_that_may_not_wait_at_the_first_master_waits_at_the_second() {
+    let test = "slow_alone_user_that_may_not_wait_at_the_first_master_waits_at_the_second";
     scene(test, |scene| {
         if is_older_than([6, 2, 0], test, "channels in ACL SETUSER") {
             return;
@@ -142,8 +142,8 @@ fn user_that_may_not_wait_at_the_first_master_waits_at_the_second() {
 
 /// The server ends connections that listen to a channel which their user may no longer use.
 #[test]
-fn rights_that_are_taken_away_meanwhile_do_not_stop_the_crowd() {
-    let test = "rights_that_are_taken_away_meanwhile_do_not_stop_the_crowd";
+fn slow_alone_rights_that_are_taken_away_meanwhile_do_not_stop_the_crowd() {
+    let test = "slow_alone_rights_that_are_taken_away_meanwhile_do_not_stop_the_crowd";
     scene(test, |scene| {
         if is_older_than([7, 0, 0], test, "-client|caching in ACL SETUSER") {
             return;
@@ -180,8 +180,8 @@ fn rights_that_are_taken_away_meanwhile_do_not_stop_the_crowd() {
 }
 
 #[test]
-fn servers_without_resp3_are_asked_once_and_then_again_later() {
-    scene("servers_without_resp3_are_asked_once_and_then_again_later", |scene| {
+fn slow_alone_servers_without_resp3_are_asked_once_and_then_again_later() {
+    scene("slow_alone_servers_without_resp3_are_asked_once_and_then_again_later", |scene| {
         let _alone = heavy();
         for refusal in ["-NOPROTO unsupported protocol version\r\n", "-ERR unknown command\r\n"] {
             let asked = Arc::new(AtomicUsize::new(0));

@@ -38,31 +38,34 @@ fn stop_for(crowd: &Crowd, members: &[usize], time: Duration) {
 
 /// Each comes to the head of the queue while it is stopped; the next one passes it.
 #[test]
-fn sixteen_processes_are_stopped_in_turn_and_nobody_waits_for_them() {
-    scene("sixteen_processes_are_stopped_in_turn_and_nobody_waits_for_them", |scene| {
-        const PROCESSES: usize = 16;
-        let _alone = heavy();
-        let masters = start(5);
-        let crowd = scene.crowd(vec![part(masters.urls()); PROCESSES]);
-        let mut passed = 0;
-        for member in 0..PROCESSES {
-            let before = crowd.all_grants();
-            stop_for(&crowd, &[member], STOP);
-            passed += usize::from(crowd.all_grants() > before);
-        }
-        let report = crowd.end("Queue");
-        goes_on(&report, GAP_MAX);
-        let grants = report.grants();
-        assert!(grants.iter().all(|grants| *grants > 0), "{grants:?}");
-        // All but those that were stopped while they held it.
-        assert!(passed > PROCESSES / 2, "the others went on in {passed} of {PROCESSES} cases");
-    });
+fn slow_alone_core_sixteen_processes_are_stopped_in_turn_and_nobody_waits_for_them() {
+    scene(
+        "slow_alone_core_sixteen_processes_are_stopped_in_turn_and_nobody_waits_for_them",
+        |scene| {
+            const PROCESSES: usize = 16;
+            let _alone = heavy();
+            let masters = start(5);
+            let crowd = scene.crowd(vec![part(masters.urls()); PROCESSES]);
+            let mut passed = 0;
+            for member in 0..PROCESSES {
+                let before = crowd.all_grants();
+                stop_for(&crowd, &[member], STOP);
+                passed += usize::from(crowd.all_grants() > before);
+            }
+            let report = crowd.end("Queue");
+            goes_on(&report, GAP_MAX);
+            let grants = report.grants();
+            assert!(grants.iter().all(|grants| *grants > 0), "{grants:?}");
+            // All but those that were stopped while they held it.
+            assert!(passed > PROCESSES / 2, "the others went on in {passed} of {PROCESSES} cases");
+        },
+    );
 }
 
 /// The head and the next one are stopped at the same time: what wakes the others is their timer.
 #[test]
-fn half_of_a_crowd_is_stopped_for_long_and_the_others_go_on() {
-    scene("half_of_a_crowd_is_stopped_for_long_and_the_others_go_on", |scene| {
+fn slow_alone_half_of_a_crowd_is_stopped_for_long_and_the_others_go_on() {
+    scene("slow_alone_half_of_a_crowd_is_stopped_for_long_and_the_others_go_on", |scene| {
         const PROCESSES: usize = 8;
         const STOPPED: [usize; 4] = [0, 1, 2, 3];
         let _alone = heavy();
@@ -84,8 +87,8 @@ fn half_of_a_crowd_is_stopped_for_long_and_the_others_go_on() {
 
 /// Their connections end, and what they leave in the queue costs nothing.
 #[test]
-fn waiters_are_killed_and_nobody_waits_for_them() {
-    scene("waiters_are_killed_and_nobody_waits_for_them", |scene| {
+fn slow_alone_core_waiters_are_killed_and_nobody_waits_for_them() {
+    scene("slow_alone_core_waiters_are_killed_and_nobody_waits_for_them", |scene| {
         const PROCESSES: usize = 12;
         const KILLED: usize = 5;
         let _alone = heavy();
@@ -108,8 +111,8 @@ fn waiters_are_killed_and_nobody_waits_for_them() {
 
 /// The lock is free when it expires, and the first in the queue notices then.
 #[test]
-fn holders_are_killed_and_the_next_gets_the_lock_when_it_expires() {
-    scene("holders_are_killed_and_the_next_gets_the_lock_when_it_expires", |scene| {
+fn slow_alone_holders_are_killed_and_the_next_gets_the_lock_when_it_expires() {
+    scene("slow_alone_holders_are_killed_and_the_next_gets_the_lock_when_it_expires", |scene| {
         const PROCESSES: usize = 8;
         const KILLED: usize = 3;
         let _alone = heavy();

@@ -476,7 +476,7 @@ fn run(seed: u64) {
 const RUNS: u64 = 300;
 
 #[test]
-fn any_order_of_calls_leads_to_no_panic_and_leaves_nothing() {
+fn slow_any_order_of_calls_leads_to_no_panic_and_leaves_nothing() {
     for seed in 0..RUNS {
         let result = std::panic::catch_unwind(|| run(seed));
         assert!(result.is_ok(), "seed {seed}");

@@ -48,7 +48,7 @@ fn reply_corpus_with_wrong_bytes_holds() {
 
 /// A minimal fuzzer, so that every test run tries some inputs beyond the corpus.
 #[test]
-fn engine_survives_arbitrary_steps() {
+fn slow_engine_survives_arbitrary_steps() {
     let mut state = 1_u64;
     for _ in 0..2_000 {
         let bytes: Vec<u8> = (0..201)

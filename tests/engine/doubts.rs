@@ -268,7 +268,7 @@ fn kept_locks_survive_a_blip_where_kill_is_refused() {
 }
 
 #[test]
-fn kept_locks_survive_a_blip_control() {
+fn slow_kept_locks_survive_a_blip_control() {
     let scenario = healing(|builder| builder);
     renewed_after_a_blip(scenario, MANY, false, Reply::Integer(1));
 }
@@ -276,7 +276,7 @@ fn kept_locks_survive_a_blip_control() {
 /// Many locks that were adopted, each with a straggler at its giver, are no debts of a master
 /// that comes and goes: new locks and renewals are sent to it.
 #[test]
-fn adopted_locks_do_not_use_up_their_takers_masters() {
+fn slow_adopted_locks_do_not_use_up_their_takers_masters() {
     let (mut giver, mut taker) = (healing(|builder| builder), healing(|builder| builder));
     let mut kept = Vec::new();
     for i in 0..2 * MANY {
@@ -308,7 +308,7 @@ fn adopted_locks_do_not_use_up_their_takers_masters() {
 
 /// A master that refuses every release is sent no new SET from so many on; renewals are no debts.
 #[test]
-fn master_that_is_owed_too_much_is_sent_no_set_but_renewals() {
+fn slow_master_that_is_owed_too_much_is_sent_no_set_but_renewals() {
     let mut scenario = Scenario::ready(3);
     let kept = scenario.locked();
     for _ in 0..DEBTS_MAX {

@@ -1573,7 +1573,7 @@ fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
 
 /// K9: a position at a node that was too slow is left as soon as that node says something of it.
 #[test]
-fn k9_position_at_a_slow_node_is_left_when_it_is_notified_there() {
+fn k9_position_at_a_late_node_is_left_when_it_is_notified_there() {
     for letter in ["ar", "gr", "pr"] {
         let mut scenario = queueing();
         let home = standing(&mut scenario, alone());

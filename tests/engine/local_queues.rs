@@ -343,7 +343,7 @@ fn patience_that_ends_before_any_round_does_gets_the_reports_so_far() {
 
 /// One after the other, not each from within the one before.
 #[test]
-fn local_queue_ends_without_randomness() {
+fn slow_local_queue_ends_without_randomness() {
     let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
     let mut engine = Engine::new(Arc::new(config), Box::new(Counted::new(1, 0)));
     let now = Moment::from_nanos(1_000_000_000);

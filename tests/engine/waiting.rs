@@ -1499,7 +1499,7 @@ fn w11_looks_are_hastened_anew_after_a_grant() {
 
 /// W3.
 #[test]
-fn w3_queue_node_that_is_gone_or_slow_is_left_for_the_next() {
+fn w3_queue_node_that_is_gone_or_late_is_left_for_the_next() {
     for is_gone in [true, false] {
         let mut s = queueing();
         patient(&mut s);
@@ -1699,7 +1699,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
 }
 
 #[test]
-fn w3_queue_node_that_was_slow_is_remembered() {
+fn w3_queue_node_that_was_late_is_remembered() {
     let mut s = queueing();
     let (slow, next) = moved(&mut s);
     let id = s.engine.operations().acquisitions().next().expect("it waits");
@@ -1715,7 +1715,7 @@ fn w3_queue_node_that_was_slow_is_remembered() {
 }
 
 #[test]
-fn w10_slow_looks_come_ever_more_rarely() {
+fn w10_late_looks_come_ever_more_rarely() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 7, HELD);
     s.drain();
@@ -1738,7 +1738,7 @@ fn w10_slow_looks_come_ever_more_rarely() {
 
 /// It has waited for long, and knows nothing of the other queue.
 #[test]
-fn w10_slow_looks_begin_again_at_another_queue_node() {
+fn w10_late_looks_begin_again_at_another_queue_node() {
     let mut s = queueing();
     let queue_node = standing(&mut s, 7, HELD);
     s.drain();
@@ -2445,7 +2445,7 @@ fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
 
 /// What the queue node said that it has left is no position at the next one.
 #[test]
-fn w3_late_position_at_a_slow_queue_node_is_none_at_the_next() {
+fn w3_late_position_at_a_late_queue_node_is_none_at_the_next() {
     let mut s = queueing();
     let slow = standing(&mut s, 5, HELD);
     s.pass(Duration::from_millis(70));
@@ -2480,7 +2480,7 @@ fn w5_third_that_was_refused_waits_for_several_overtake_delays_again() {
 
 /// W10: with each slow look, the first watches others of those that refused its round.
 #[test]
-fn w10_first_watches_other_nodes_at_each_slow_look() {
+fn w10_first_watches_other_nodes_at_each_late_look() {
     const FIVE: usize = 5;
     let mut s = Scenario::with(FIVE, |builder| builder.waiting(Waiting::Queue)).all_ready();
     patient(&mut s);

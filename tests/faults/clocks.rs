@@ -51,8 +51,8 @@ fn held(clocks: &Clocks, builder: &Builder, ttl: Duration) -> (First, Redlock) {
 }
 
 #[test]
-fn clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
-    let test = "clocks_stepped_forward_second_client_waits_for_the_firsts_deadline";
+fn slow_core_clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
+    let test = "slow_core_clocks_stepped_forward_second_client_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
     let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     set(&clocks, MINUTE);
@@ -70,8 +70,9 @@ fn clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
 }
 
 #[test]
-fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline() {
-    let test = "clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline";
+fn slow_core_clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline() {
+    let test =
+        "slow_core_clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
     let retry = Retry::default().most(Duration::from_millis(2));
     let retrying = guarded(urls(&clocks.masters)).waiting(Waiting::Retry).retry(retry);
@@ -83,9 +84,8 @@ fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadlin
 
 /// The masters say that the lock has expired, and the first in the queue is woken.
 #[test]
-fn clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline() {
-    let test =
-        "clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline";
+fn slow_core_clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline() {
+    let test = "slow_core_clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
     let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     step_while_it_waits(&clocks, &first, &second, || second.stats().queued > 0);
@@ -115,8 +115,8 @@ fn clocks_stepped_forward_without_the_guard_there_are_two_holders() {
 }
 
 #[test]
-fn clocks_set_back_an_hour_locks_end_late_and_never_early() {
-    let test = "clocks_set_back_an_hour_locks_end_late_and_never_early";
+fn slow_core_clocks_set_back_an_hour_locks_end_late_and_never_early() {
+    let test = "slow_core_clocks_set_back_an_hour_locks_end_late_and_never_early";
     let Some(clocks) = start(test) else { return };
     let (first, second) = held(&clocks, &guarded(urls(&clocks.masters)), MAX_TTL);
     set(&clocks, -HOUR);

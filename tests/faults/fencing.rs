@@ -218,8 +218,8 @@ fn hold_and_write() {
 
 /// F20, and the control without the check.
 #[test]
-fn holder_stopped_past_its_ttl_is_refused_by_what_checks() {
-    const TEST: &str = "holder_stopped_past_its_ttl_is_refused_by_what_checks";
+fn slow_holder_stopped_past_its_ttl_is_refused_by_what_checks() {
+    const TEST: &str = "slow_holder_stopped_past_its_ttl_is_refused_by_what_checks";
     if is_child(TEST) {
         return hold_and_write();
     }

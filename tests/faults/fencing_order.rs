@@ -28,7 +28,7 @@ fn guarded(urls: impl IntoIterator<Item = String>) -> Builder {
 }
 
 #[test]
-fn numbers_are_unique_and_in_order_while_masters_forget() {
+fn slow_alone_numbers_are_unique_and_in_order_while_masters_forget() {
     let _alone = heavy();
     let rounds = env::var(ROUNDS_VARIABLE).map_or(1, |rounds| rounds.parse().expect("a number"));
     let mut masters = start(3);
@@ -77,11 +77,11 @@ fn without_counters_and_clocks_the_order_breaks() {
 
 /// T1 needs no clock. A minority of mad clocks costs keys too early or too late, never the order.
 #[test]
-fn clocks_that_jump_change_no_order() {
+fn slow_alone_clocks_that_jump_change_no_order() {
     let _alone = heavy();
     let clocks = match Clocks::start(5) {
         Ok(clocks) => clocks,
-        Err(reason) => return skip("clocks_that_jump_change_no_order", reason),
+        Err(reason) => return skip("slow_alone_clocks_that_jump_change_no_order", reason),
     };
     let load = Load::new(&guarded(clocks.urls()).restart_guard(RestartGuard::Off), 4, RESOURCES);
     let all = load.run(|| {
@@ -120,10 +120,10 @@ return redis.call("HINCRBY", KEYS[1], "count", 1)
 /// do not vote writes to their counters. The next lock has a greater number all the same (T2); a
 /// counter that is started once has none.
 #[test]
-fn attempt_in_quarantine_uses_no_reseed_up() {
+fn slow_attempt_in_quarantine_uses_no_reseed_up() {
     let mut clocks = match Clocks::start(3) {
         Ok(clocks) => clocks,
-        Err(reason) => return skip("attempt_in_quarantine_uses_no_reseed_up", reason),
+        Err(reason) => return skip("slow_attempt_in_quarantine_uses_no_reseed_up", reason),
     };
     let watch = Stopwatch::start();
     let client = all_ready(&guarded(clocks.urls()));

@@ -32,7 +32,7 @@ fn locks() -> usize {
 }
 
 #[test]
-fn few_locks_need_a_second_round() {
+fn slow_alone_few_locks_need_a_second_round() {
     let _alone = heavy();
     let mut masters = start(5);
     let builder = hasty(masters.urls());
@@ -59,7 +59,7 @@ fn few_locks_need_a_second_round() {
 /// Everything is gone, and a second holder gets in beside the first: its number is greater, so that
 /// the resource refuses the first. With a marker, there is no second holder.
 #[test]
-fn flushed_masters_give_greater_numbers_and_with_a_marker_none() {
+fn slow_flushed_masters_give_greater_numbers_and_with_a_marker_none() {
     let masters = start(3);
     let flush = || (0..3).for_each(|node| tell(&masters[node], &["FLUSHALL"]));
     let builder = trusting(masters.urls());
@@ -85,7 +85,7 @@ fn flushed_masters_give_greater_numbers_and_with_a_marker_none() {
 
 /// A server that forgot its scripts is told them with every command.
 #[test]
-fn script_flush_costs_no_lock() {
+fn slow_alone_script_flush_costs_no_lock() {
     let _alone = heavy();
     let masters = start(3);
     let load = Load::new(&trusting(masters.urls()), 2, 3);

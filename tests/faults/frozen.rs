@@ -79,7 +79,7 @@ fn frozen_master_cut_off_then_thawed_its_ghost_is_gone_within_a_second() {
 }
 
 #[test]
-fn frozen_master_given_up_then_thawed_its_ghosts_are_gone_within_a_second() {
+fn slow_frozen_master_given_up_then_thawed_its_ghosts_are_gone_within_a_second() {
     const ATTEMPTS: u64 = 3;
     let master = start_one(&[]);
     let redlock = all_vote(&hasty([master.url()]));
@@ -141,8 +141,8 @@ fn late_set_of_a_lost_connection_that_could_not_be_killed_stays() {
 }
 
 #[test]
-fn paused_majority_unpaused_keys_of_dead_attempts_are_gone_within_a_second() {
-    let test = "paused_majority_unpaused_keys_of_dead_attempts_are_gone_within_a_second";
+fn slow_paused_majority_unpaused_keys_of_dead_attempts_are_gone_within_a_second() {
+    let test = "slow_paused_majority_unpaused_keys_of_dead_attempts_are_gone_within_a_second";
     if is_older_than([6, 2, 6], test, "CLIENT PAUSE with a mode, that ends in time") {
         return;
     }
@@ -218,7 +218,7 @@ fn frozen_minority_thawed_holder_releases_everywhere_within_a_second() {
 /// A pool of threads with a deadline fails with the masters, and not at its deadline. The control:
 /// a duration waits for masters as well.
 #[test]
-fn frozen_majority_fails_waits_for_a_holder_at_once() {
+fn slow_frozen_majority_fails_waits_for_a_holder_at_once() {
     const THREADS: usize = 16;
     /// No request waits for so long; a loaded machine gets a good part of it.
     const DEADLINE: Duration = Duration::from_secs(60);
@@ -276,7 +276,7 @@ fn majority_that_dies_during_a_wait_ends_waits_for_a_holder() {
 
 /// No master says that the lock is held, so no request does, however many there are at a time.
 #[test]
-fn waits_behind_others_of_the_client_name_the_masters_that_are_gone() {
+fn slow_waits_behind_others_of_the_client_name_the_masters_that_are_gone() {
     const THREADS: u32 = 16;
     const REQUESTS: u32 = 20;
     const WAIT: Duration = Duration::from_millis(50);

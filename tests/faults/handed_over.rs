@@ -107,7 +107,7 @@ fn extended_without_master_0(lost: Lost, ttl: Duration) -> Option<(Scene, LockGu
 }
 
 #[test]
-fn giver_that_comes_back_deletes_nothing_that_the_taker_counts() {
+fn slow_core_giver_that_comes_back_deletes_nothing_that_the_taker_counts() {
     for lost in EITHER {
         let (scene, lock) = first_in_time(|ttl| extended_without_master_0(lost, ttl));
         scene.giver_comes_back();
@@ -122,7 +122,7 @@ fn giver_that_comes_back_deletes_nothing_that_the_taker_counts() {
 }
 
 #[test]
-fn giver_that_comes_back_and_releases_lets_a_second_holder_in() {
+fn slow_core_giver_that_comes_back_and_releases_lets_a_second_holder_in() {
     // The control: the release that the giver must not send, sent by hand.
     let (scene, lock) = first_in_time(|ttl| extended_without_master_0(Lost::BeforeHandOver, ttl));
     scene.giver_comes_back();

@@ -49,7 +49,7 @@ fn are_empty(masters: &Masters) -> bool {
 }
 
 #[test]
-fn all_masters_restarted_empty_in_turn_the_lock_survives() {
+fn slow_all_masters_restarted_empty_in_turn_the_lock_survives() {
     let mut masters = start(5);
     let redlock = healing(&masters, Heal::On);
     let second = healing(&masters, Heal::On);
@@ -70,7 +70,7 @@ fn all_masters_restarted_empty_in_turn_the_lock_survives() {
 }
 
 #[test]
-fn all_masters_restarted_empty_in_turn_without_healing_the_lock_is_lost() {
+fn slow_all_masters_restarted_empty_in_turn_without_healing_the_lock_is_lost() {
     let mut masters = start(5);
     let redlock = healing(&masters, Heal::Off);
     let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
@@ -97,7 +97,7 @@ fn extended_with_one_more(heal: Heal) -> (Masters, Redlock, LockGuard) {
 }
 
 #[test]
-fn master_that_was_down_has_the_lock_when_it_is_extended_and_is_released() {
+fn slow_master_that_was_down_has_the_lock_when_it_is_extended_and_is_released() {
     let (masters, _redlock, lock) = extended_with_one_more(Heal::On);
     soon("it has it", || owns(&masters[2], &lock, KEY));
     assert!(lock.unlock().unwrap().was_held());
@@ -105,7 +105,7 @@ fn master_that_was_down_has_the_lock_when_it_is_extended_and_is_released() {
 }
 
 #[test]
-fn master_that_was_down_has_no_lock_without_healing() {
+fn slow_master_that_was_down_has_no_lock_without_healing() {
     let (masters, _redlock, lock) = extended_with_one_more(Heal::Off);
     let is_asked = |master: &Master| master.command_calls("eval").expect("it answers") >= 2;
     // The first is the handshake's.
@@ -116,7 +116,7 @@ fn master_that_was_down_has_no_lock_without_healing() {
 
 /// The extension waits in the frozen server's buffers, longer than its connection is kept.
 #[test]
-fn frozen_master_that_would_set_the_key_after_its_release_is_cleaned_up() {
+fn slow_frozen_master_that_would_set_the_key_after_its_release_is_cleaned_up() {
     let masters = start(3);
     let redlock = healing(&masters, Heal::On);
     let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
@@ -187,7 +187,7 @@ fn healed_on_the_third_connection(ttl: Duration) -> Option<Healed> {
 }
 
 #[test]
-fn what_was_lost_with_a_second_connection_deletes_nothing_that_was_healed() {
+fn slow_what_was_lost_with_a_second_connection_deletes_nothing_that_was_healed() {
     let healed = first_in_time(healed_on_the_third_connection);
     let Healed { second, lock, ways, masters } = healed;
     ways[1].arrive_to_the_end(1);
@@ -200,7 +200,7 @@ fn what_was_lost_with_a_second_connection_deletes_nothing_that_was_healed() {
 }
 
 #[test]
-fn release_lost_with_a_second_connection_lets_a_second_holder_in() {
+fn slow_release_lost_with_a_second_connection_lets_a_second_holder_in() {
     // The control: what must not have been sent on it arrives, by hand.
     let Healed { second, lock, masters, .. } = first_in_time(healed_on_the_third_connection);
     assert!(compare_and_delete(&masters[2], &lock), "the control shows nothing");

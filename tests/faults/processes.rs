@@ -69,8 +69,8 @@ fn watch_the_end(test: &str, masters: &Masters, ending: &str, releases: bool) {
 }
 
 #[test]
-fn process_that_ends_while_holding_does_not_hang_and_its_keys_end() {
-    let test = "processes::process_that_ends_while_holding_does_not_hang_and_its_keys_end";
+fn slow_process_that_ends_while_holding_does_not_hang_and_its_keys_end() {
+    let test = "processes::slow_process_that_ends_while_holding_does_not_hang_and_its_keys_end";
     if is_child(test) {
         return end_while_holding();
     }
@@ -99,8 +99,8 @@ fn hold_until_told() {
 }
 
 #[test]
-fn holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
-    let test = "processes::holder_stopped_past_its_deadline_knows_it_when_it_goes_on";
+fn slow_holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
+    let test = "processes::slow_holder_stopped_past_its_deadline_knows_it_when_it_goes_on";
     if is_child(test) {
         return hold_until_told();
     }
@@ -147,7 +147,7 @@ fn panic_while_holding_with_frozen_masters_does_not_wait_and_releases() {
 }
 
 #[test]
-fn forgotten_guard_costs_its_ttl_and_nothing_else() {
+fn slow_forgotten_guard_costs_its_ttl_and_nothing_else() {
     let masters = start(3);
     let builder = hasty(masters.urls());
     let (holder, second) = (all_vote(&builder), all_vote(&builder));

@@ -97,13 +97,13 @@ fn one_process_waits_and_no_other(way: Way) {
 }
 
 #[test]
-fn master_promoted_by_hand_makes_the_first_process_wait_and_no_other() {
+fn slow_core_master_promoted_by_hand_makes_the_first_process_wait_and_no_other() {
     one_process_waits_and_no_other(Way::Promoted);
 }
 
 #[test]
-fn master_started_from_its_file_makes_the_first_process_wait_and_no_other() {
-    let test = "master_started_from_its_file_makes_the_first_process_wait_and_no_other";
+fn slow_core_master_started_from_its_file_makes_the_first_process_wait_and_no_other() {
+    let test = "slow_core_master_started_from_its_file_makes_the_first_process_wait_and_no_other";
     if is_older_than([7, 0, 0], test, OFFSET) {
         return;
     }
@@ -124,9 +124,9 @@ fn promoted_masters_without_the_guard_make_two_holders() {
 
 /// Without the right to store the sighting, each process waits, and is told what is missing.
 #[test]
-fn process_that_may_not_store_the_sighting_says_so() {
+fn slow_core_process_that_may_not_store_the_sighting_says_so() {
     let master = start_one(&PROMPT);
-    let test = "process_that_may_not_store_the_sighting_says_so";
+    let test = "slow_core_process_that_may_not_store_the_sighting_says_so";
     if is_older_than([7, 0, 0], test, "users whose keys are limited") {
         return;
     }
@@ -177,9 +177,9 @@ fn key_with_another_value_is_not_overwritten() {
 
 /// How the operator ends it where no sighting can.
 #[test]
-fn server_forgets_its_past_when_its_backlog_is_dropped() {
+fn slow_core_server_forgets_its_past_when_its_backlog_is_dropped() {
     let master = start_one(&PROMPT);
-    let test = "server_forgets_its_past_when_its_backlog_is_dropped";
+    let test = "slow_core_server_forgets_its_past_when_its_backlog_is_dropped";
     if is_older_than([7, 0, 0], test, OFFSET) {
         return;
     }

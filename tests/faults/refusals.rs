@@ -221,7 +221,7 @@ fn full_master_takes_the_client_back_once_it_has_room() {
 }
 
 #[test]
-fn idle_connections_closed_by_the_masters_first_attempt_succeeds() {
+fn slow_idle_connections_closed_by_the_masters_first_attempt_succeeds() {
     let masters = start_with(3, &["--timeout", "1"]);
     grow_old(&guarded(masters.urls()));
     let redlock = all_vote(&guarded(masters.urls()));
@@ -263,7 +263,7 @@ fn is_not_tried_in_a_hot_loop(redlock: &Redlock, master: &Master, why: NodeOutco
 }
 
 #[test]
-fn wrong_password_is_not_tried_in_a_hot_loop() {
+fn slow_wrong_password_is_not_tried_in_a_hot_loop() {
     let master = start_one(&["--requirepass", "right"]);
     let redlock = trusting([format!("redis://:wrong@{}", master.addr())]).build().unwrap();
     let auth = said(ServerErrorKind::Auth);
@@ -271,7 +271,7 @@ fn wrong_password_is_not_tried_in_a_hot_loop() {
 }
 
 #[test]
-fn password_changed_while_connected_is_not_tried_in_a_hot_loop_and_back_cleans_up() {
+fn slow_password_changed_while_connected_is_not_tried_in_a_hot_loop_and_back_cleans_up() {
     let master = start_one(&["--requirepass", "right"]);
     let redlock = all_vote(&trusting([format!("redis://:right@{}", master.addr())]));
     let lock = redlock.try_lock(KEY, LONG).unwrap();
@@ -317,7 +317,7 @@ fn user_without_eval_is_refused_before_the_first_lock() {
 }
 
 #[test]
-fn unfit_master_is_not_tried_in_a_hot_loop() {
+fn slow_unfit_master_is_not_tried_in_a_hot_loop() {
     let master = start_one(&[]);
     let url = user_without(&master, &["-eval"]);
     let redlock = trusting([url]).build().unwrap();
@@ -344,7 +344,7 @@ fn all_fit_vote(masters: &[Master]) -> Redlock {
 }
 
 #[test]
-fn user_without_info_votes_only_where_the_guard_is_off_or_waits() {
+fn slow_user_without_info_votes_only_where_the_guard_is_off_or_waits() {
     let short = Duration::from_millis(300);
     let master = start_one(&[]);
     let url = user_without(&master, &["-info"]);
@@ -398,7 +398,7 @@ fn user_without_client_and_time_can_lock() {
 // ---- Keys that are not locks ----
 
 #[test]
-fn foreign_key_of_any_type_is_held_and_never_deleted() {
+fn slow_foreign_key_of_any_type_is_held_and_never_deleted() {
     let writes: [&[&str]; 7] = [
         &["SET", KEY, "without a TTL"],
         &["SET", KEY, ""],

@@ -31,7 +31,7 @@ fn restart_majority(masters: &mut Masters) {
 }
 
 #[test]
-fn majority_restarted_empty_second_client_waits_for_the_firsts_deadline() {
+fn slow_core_majority_restarted_empty_second_client_waits_for_the_firsts_deadline() {
     let mut masters = start(3);
     let builder = guarded(masters.urls());
     let (holder, second) = (all_vote(&builder), all_vote(&builder));
@@ -98,7 +98,7 @@ fn until_late_in_a_second(master: &Master) {
 }
 
 #[test]
-fn majority_restarted_empty_no_new_client_gets_in_before_the_firsts_deadline() {
+fn slow_core_majority_restarted_empty_no_new_client_gets_in_before_the_firsts_deadline() {
     let mut masters = start(3);
     let builder = guarded(masters.urls());
     let holder = all_vote(&builder);
@@ -154,7 +154,7 @@ fn one_of_two_copies_forgotten(
 }
 
 #[test]
-fn one_of_two_copies_forgotten_second_client_waits_for_the_firsts_deadline() {
+fn slow_core_one_of_two_copies_forgotten_second_client_waits_for_the_firsts_deadline() {
     let (_masters, first, second) = one_of_two_copies_forgotten(guarded, MAX_TTL);
     let lock = first.is_never_joined_by(&second);
     assert!(second.stats().uncounted > 0, "the restarted one had granted it");
@@ -168,7 +168,7 @@ fn one_of_two_copies_forgotten_without_the_guard_there_are_two_holders() {
 }
 
 #[test]
-fn master_back_at_once_is_asked_but_its_word_does_not_count() {
+fn slow_core_master_back_at_once_is_asked_but_its_word_does_not_count() {
     let mut masters = start(3);
     let redlock = all_vote(&guarded(masters.urls()));
     let mut old = redlock.try_lock(KEY, MAX_TTL).unwrap();
@@ -218,7 +218,7 @@ fn killed_masters_that_keep_their_data_are_cleaned_up_within_a_second() {
 }
 
 #[test]
-fn guard_by_own_observation_trusts_no_masters_word_for_its_age() {
+fn slow_core_guard_by_own_observation_trusts_no_masters_word_for_its_age() {
     let masters = start(3);
     let builder = guarded(masters.urls());
     let client = all_vote(&builder);
@@ -235,7 +235,7 @@ fn guard_by_own_observation_trusts_no_masters_word_for_its_age() {
 }
 
 #[test]
-fn master_that_loads_its_data_does_not_vote_until_it_has_it() {
+fn slow_core_master_that_loads_its_data_does_not_vote_until_it_has_it() {
     // Each key takes a while to load, as a larger database would.
     let args = [PERSISTENT.as_slice(), &["--key-load-delay", "200"]].concat();
     let mut master = start_one(&args);
@@ -260,7 +260,7 @@ fn master_that_loads_its_data_does_not_vote_until_it_has_it() {
 const MARKER: &str = "muxlock:alive";
 
 #[test]
-fn flushed_masters_with_a_marker_second_client_waits_for_the_firsts_deadline() {
+fn slow_core_flushed_masters_with_a_marker_second_client_waits_for_the_firsts_deadline() {
     let masters = start(3);
     let builder = guarded(masters.urls()).flush_marker(MARKER);
     let (holder, second) = (all_vote(&builder), all_vote(&builder));

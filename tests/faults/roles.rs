@@ -53,7 +53,7 @@ fn one_of_two_copies_overwritten(
 }
 
 #[test]
-fn demoted_master_votes_no_more_and_promoted_again_is_waited_for() {
+fn slow_demoted_master_votes_no_more_and_promoted_again_is_waited_for() {
     let (masters, first, second) = one_of_two_copies_overwritten(guarded, MAX_TTL);
     drop(second.try_lock("other", MAX_TTL).unwrap());
     node_soon(&second, 1, "it is found out", |node| node.last_failure == Some(REPLICA));
@@ -82,7 +82,7 @@ fn demoted_master_promoted_again_without_the_guard_there_are_two_holders() {
 }
 
 #[test]
-fn demoted_master_promoted_again_between_two_calls_second_client_waits() {
+fn slow_demoted_master_promoted_again_between_two_calls_second_client_waits() {
     // Redis ends no connection of a client for either.
     let (masters, first, second) = one_of_two_copies_overwritten(guarded, MAX_TTL);
     promote(&masters[1]);
@@ -150,8 +150,8 @@ fn writable_replica_is_refused() {
 }
 
 #[test]
-fn cluster_node_is_refused() {
-    if is_older_than([7, 0, 0], "cluster_node_is_refused", "cluster-port and ADDSLOTSRANGE") {
+fn slow_cluster_node_is_refused() {
+    if is_older_than([7, 0, 0], "slow_cluster_node_is_refused", "cluster-port and ADDSLOTSRANGE") {
         return;
     }
     // A free port may be taken before the node has it.
@@ -308,7 +308,7 @@ impl Twins {
 }
 
 #[test]
-fn server_listed_twice_extends_nothing_alone() {
+fn slow_server_listed_twice_extends_nothing_alone() {
     let twins = Twins::start();
     let urls = [twins.twin.url(), twins.way.url(), twins.single.url()];
     // It is lazy, since it would be refused otherwise.
@@ -320,7 +320,7 @@ fn server_listed_twice_extends_nothing_alone() {
 }
 
 #[test]
-fn server_listed_twice_that_may_not_be_recognised_there_are_two_holders() {
+fn slow_server_listed_twice_that_may_not_be_recognised_there_are_two_holders() {
     // The control: a user that may not ask who the server is.
     let twins = Twins::start();
     for master in [&twins.twin, &twins.single] {

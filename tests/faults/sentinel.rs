@@ -107,14 +107,14 @@ fn waited_out(fault: Fault) {
 
 /// A Sentinel that is not there would be waited for in vain.
 #[test]
-fn sentinel_does_not_start_on_a_port_that_is_taken() {
+fn slow_sentinel_does_not_start_on_a_port_that_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     assert!(Sentinel::start_on(taken.local_addr().unwrap().port(), "").is_none());
 }
 
 /// At the same time: they wait most of the time.
 #[test]
-fn locks_that_a_failover_lost_are_waited_out() {
+fn slow_locks_that_a_failover_lost_are_waited_out() {
     thread::scope(|scope| {
         for fault in [Fault::Kill, Fault::Freeze, Fault::Order] {
             scope.spawn(move || waited_out(fault));
@@ -124,7 +124,7 @@ fn locks_that_a_failover_lost_are_waited_out() {
 
 /// A client that starts right after the failover learns from the Sentinels that the master is new.
 #[test]
-fn client_that_starts_after_a_failover_waits_too() {
+fn slow_client_that_starts_after_a_failover_waits_too() {
     let mut site = Site::start();
     let first = all_vote(&guarded(&site).restart_guard(RestartGuard::Off));
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
@@ -142,7 +142,7 @@ fn client_that_starts_after_a_failover_waits_too() {
 
 /// The control: without the guard, there are two holders.
 #[test]
-fn without_the_guard_a_failover_makes_two_holders() {
+fn slow_without_the_guard_a_failover_makes_two_holders() {
     let mut site = Site::start();
     let off = guarded(&site).restart_guard(RestartGuard::Off).max_ttl(LONG);
     let [first, second] = [(); 2].map(|()| all_vote(&off));
@@ -155,7 +155,7 @@ fn without_the_guard_a_failover_makes_two_holders() {
 /// A master that is cut off from its replicas neither grants nor extends, so that its locks are
 /// over when those of the promoted one begin to count.
 #[test]
-fn master_without_replicas_neither_grants_nor_extends() {
+fn slow_master_without_replicas_neither_grants_nor_extends() {
     let site = Site::start();
     let off = guarded(&site).restart_guard(RestartGuard::Off);
     let client = all_vote(&off.max_ttl(LONG));
@@ -170,7 +170,7 @@ fn master_without_replicas_neither_grants_nor_extends() {
         refused(&client);
         client.try_lock(KEY, LONG).is_err()
     });
-    let test = "master_without_replicas_neither_grants_nor_extends";
+    let test = "slow_master_without_replicas_neither_grants_nor_extends";
     if scripts_write_anyway(&site.servers[0], test) {
         return;
     }
@@ -182,7 +182,7 @@ fn master_without_replicas_neither_grants_nor_extends() {
 
 /// A client whose connection lasts follows the Sentinels all the same.
 #[test]
-fn connected_client_follows_a_failover() {
+fn slow_connected_client_follows_a_failover() {
     let site = Site::start();
     let client = votes(&guarded(&site).max_ttl(BRIEF));
     let run_id = client.nodes()[0].run_id.clone();
@@ -198,7 +198,7 @@ fn connected_client_follows_a_failover() {
 
 /// Sentinels that are down, or know nothing, cost nothing while another answers.
 #[test]
-fn one_sentinel_that_answers_is_enough() {
+fn slow_one_sentinel_that_answers_is_enough() {
     let mut site = Site::start();
     let _ = site.sentinels[0].process.kill();
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());

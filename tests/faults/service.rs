@@ -149,7 +149,7 @@ fn is_ready(probe: &mut Client) -> Answer {
 }
 
 #[test]
-fn service_pays_under_load_with_a_frozen_master() {
+fn slow_alone_service_pays_under_load_with_a_frozen_master() {
     let _turn = heavy();
     let masters = start(3);
     let service = Service::start("load", &masters, WAIT, Stdio::inherit());
@@ -237,7 +237,7 @@ fn service_pays_under_load_with_a_frozen_master() {
 }
 
 #[test]
-fn service_that_ends_answers_every_request() {
+fn slow_service_that_ends_answers_every_request() {
     let masters = start(3);
     let mut service = Service::start("end", &masters, LONG, Stdio::inherit());
     let holder = all_vote(&trusting(masters.urls()));

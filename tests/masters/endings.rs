@@ -83,7 +83,7 @@ fn locks_of_every_kind_are_released_and_no_guard_says_that_it_is_held() {
 
 /// With healing, a renewal or an extension that comes later would set the keys again.
 #[test]
-fn renewed_locks_are_lost_at_once_and_not_renewed_again() {
+fn slow_renewed_locks_are_lost_at_once_and_not_renewed_again() {
     for is_tracked in [true, false] {
         let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
         let builder = patient(masters.urls()).max_ttl(Duration::from_secs(1)).heal(Heal::On);
@@ -199,7 +199,7 @@ fn locks_that_are_not_tracked_stay() {
 /// Threads take, extend, renew and release locks all the while: afterwards no key is left, and no
 /// guard is valid.
 #[test]
-fn release_all_leaves_nothing_of_threads_that_go_on() {
+fn slow_alone_release_all_leaves_nothing_of_threads_that_go_on() {
     const THREADS: usize = 8;
     let _turn = heavy();
     for round in 0..5 {

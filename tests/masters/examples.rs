@@ -47,7 +47,7 @@ fn without_arguments_each_says_how_to_run_it() {
 }
 
 #[test]
-fn critical_section_and_long_job_run_to_their_end() {
+fn slow_critical_section_and_long_job_run_to_their_end() {
     let masters = Masters::start(3).unwrap();
     let (output, out, err) = run(example!("critical_section").args(urls(&masters)));
     assert!(output.status.success() && out.ends_with("writing\n"), "{out}{err}");
@@ -147,7 +147,7 @@ fn process_that_locks_nothing_causes_no_alert() {
 
 /// On fresh masters, a newcomer reads in one line what to do.
 #[test]
-fn newcomer_with_fresh_masters_is_told_what_to_do() {
+fn slow_newcomer_with_fresh_masters_is_told_what_to_do() {
     let masters = Masters::start(3).unwrap();
     let (output, _, err) = run(example!("critical_section").args(masters.urls()));
     assert_eq!(output.status.code(), Some(1));
@@ -260,7 +260,7 @@ impl Instance {
 /// A frozen leader can be between its check and its step: then it makes one more.
 #[cfg(target_os = "linux")]
 #[test]
-fn leader_is_followed_by_another_if_it_ends_or_freezes() {
+fn slow_leader_is_followed_by_another_if_it_ends_or_freezes() {
     let masters = Masters::start(3).unwrap();
     let mut first = Instance::start(&masters);
     let mut tokens = vec![first.leads()];

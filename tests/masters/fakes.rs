@@ -274,8 +274,8 @@ fn random_commands_have_the_replies_of_a_real_master() {
 
 /// K1 to K8: the same for the scripts of what is not one plain key, and for plain ones beside them.
 #[test]
-fn scripts_of_every_form_have_the_replies_of_a_real_master() {
-    let test = "scripts_of_every_form_have_the_replies_of_a_real_master";
+fn slow_scripts_of_every_form_have_the_replies_of_a_real_master() {
+    let test = "slow_scripts_of_every_form_have_the_replies_of_a_real_master";
     if is_older_than([7, 0, 0], test, WORDS) {
         return;
     }
@@ -354,8 +354,8 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
 
 /// K11 to K15: the same for those of locks with a value, and what other clients do to their keys.
 #[test]
-fn scripts_for_own_values_have_the_replies_of_a_real_master() {
-    let test = "scripts_for_own_values_have_the_replies_of_a_real_master";
+fn slow_scripts_for_own_values_have_the_replies_of_a_real_master() {
+    let test = "slow_scripts_for_own_values_have_the_replies_of_a_real_master";
     if is_older_than([7, 0, 0], test, WORDS) {
         return;
     }
@@ -596,7 +596,7 @@ fn key_is_gone_when_its_time_is_over() {
 
 /// Whoever asks first, and however: masters that do not answer are the cause, with their answers.
 #[test]
-fn loss_to_silent_masters_names_them_as_the_cause() {
+fn slow_loss_to_silent_masters_names_them_as_the_cause() {
     let masters = FakeMasters::start(3).unwrap();
     let redlock = all_ready(&waits_for(&masters).node_timeout(Duration::from_millis(200)));
     let notice = Duration::from_millis(1_600);
@@ -617,7 +617,7 @@ fn loss_to_silent_masters_names_them_as_the_cause() {
 }
 
 #[test]
-fn locks_are_kept_alive_until_they_are_lost() {
+fn slow_locks_are_kept_alive_until_they_are_lost() {
     let (masters, redlock) = fakes();
     let keep = |name: &str| {
         let lock = redlock.try_lock(name, Duration::from_secs(3)).unwrap();
@@ -689,7 +689,7 @@ fn frozen_master_answers_when_it_is_thawed() {
 }
 
 #[test]
-fn without_answers_a_lock_is_waited_for_in_vain() {
+fn slow_without_answers_a_lock_is_waited_for_in_vain() {
     let (masters, redlock) = fakes();
     masters[2].freeze();
     drop(redlock.try_lock("a", TTL).unwrap());

@@ -382,7 +382,7 @@ fn stats_of(masters: &Masters, command: &str) -> Vec<String> {
 
 /// K16: the hashes are those of the scripts, and a master that has forgotten them is sent the text.
 #[test]
-fn scripts_are_run_by_their_hash_until_a_master_forgets_them() {
+fn slow_scripts_are_run_by_their_hash_until_a_master_forgets_them() {
     for is_marked in [false, true] {
         let (masters, _) = start(3);
         let mut builder = patient(masters.urls());
@@ -455,7 +455,7 @@ fn every_form_is_handed_over() {
 
 /// Each form, with a flush marker and healing: a copy that is gone is set again.
 #[test]
-fn every_form_heals_and_checks_the_marker() {
+fn slow_every_form_heals_and_checks_the_marker() {
     let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
     let builder = patient(masters.urls())
         .restart_guard(RestartGuard::Uptime)
@@ -589,7 +589,7 @@ fn bucket_and_plain_lock_exclude_each_other() {
 /// As `docs/recipes.md` says: a permit that expires instead of being released has one start in each
 /// window of its TTL.
 #[test]
-fn permits_that_expire_limit_the_rate() {
+fn slow_permits_that_expire_limit_the_rate() {
     let masters = Masters::start(3).unwrap();
     let clock = Stopwatch::start();
     let pass = |redlock: &Redlock| {

@@ -72,7 +72,7 @@ impl Scene {
 /// K1, K4 to K6: what a read lock, a write lock and a set make of a key, whatever it holds. What
 /// refuses is left as it is, and each grant has the end that it should have.
 #[test]
-fn every_state_of_a_key_has_its_votes() {
+fn slow_every_state_of_a_key_has_its_votes() {
     const FAR: &str = "9999999999999";
     let text = ["SET", "k", OTHER, "PX", "90000"];
     let share = |token| vec![vec!["ZADD", "k", FAR, token], vec!["PEXPIREAT", "k", FAR]];

@@ -323,7 +323,7 @@ fn lock_is_held_until_the_release_of_its_burst() {
 
 /// What a caller waits for shows how fast the masters are; what is read late shows nothing.
 #[test]
-fn answers_that_are_waited_for_have_a_time() {
+fn slow_answers_that_are_waited_for_have_a_time() {
     let masters = FakeMasters::start(3).unwrap();
     let mut host = Host::new(&patient(masters.urls()));
     host.all_ready();
@@ -515,7 +515,7 @@ fn cancelled_extension_leaves_a_lock_that_can_be_released() {
 /// R31: kept without a thread, until two of three masters are frozen; the holder learns of it in
 /// time. A control that is not kept ends with its TTL.
 #[test]
-fn kept_lock_outlives_its_ttl_and_is_lost_before_it_ends() {
+fn slow_kept_lock_outlives_its_ttl_and_is_lost_before_it_ends() {
     let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()).node_timeout(TTL_SHORT / 8));
     host.all_ready();
@@ -866,7 +866,7 @@ fn told(what: &str, turns: &[Duration]) -> Duration {
 }
 
 #[test]
-fn ten_thousand_requests_and_a_dead_master_do_not_stall_the_loop() {
+fn slow_alone_ten_thousand_requests_and_a_dead_master_do_not_stall_the_loop() {
     let _turn = heavy();
     let by_wall = told("by the clock", &under_load(wall_time));
     assert!(by_wall < SOON, "{by_wall:?}");
@@ -933,7 +933,7 @@ const MANY: usize = 5_000;
 
 /// Thousands of operations under way, and masters that answer all at once, die, or come back.
 #[test]
-fn no_call_takes_long_with_thousands_of_operations_under_way() {
+fn slow_alone_no_call_takes_long_with_thousands_of_operations_under_way() {
     let _turn = heavy();
     for (frozen, kind) in [(1, "lock"), (3, "lock"), (1, "extend"), (3, "extend"), (3, "unlock")] {
         let what = format!("{kind}, {frozen} of 5 die");
@@ -1048,7 +1048,7 @@ fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
 /// What was answered in time counts, however late the loop comes to read it, and in however many
 /// parts.
 #[test]
-fn answers_that_were_there_in_time_count_after_a_pause() {
+fn slow_answers_that_were_there_in_time_count_after_a_pause() {
     // The second pause is too short for a connection to be doubted.
     for (locks, node_timeout, pauses) in [(1_000, 400, 4), (8, 40, 2)] {
         let servers: Vec<_> = (0..5).map(|_| Scripted::well_behaved()).collect();

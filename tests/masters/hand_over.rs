@@ -64,8 +64,9 @@ fn other_process_adopts_extends_and_unlocks() {
 }
 
 #[test]
-fn other_process_is_told_of_a_lock_that_is_over_and_releases_what_is_left() {
-    const TEST: &str = "other_process_is_told_of_a_lock_that_is_over_and_releases_what_is_left";
+fn slow_other_process_is_told_of_a_lock_that_is_over_and_releases_what_is_left() {
+    const TEST: &str =
+        "slow_other_process_is_told_of_a_lock_that_is_over_and_releases_what_is_left";
     if is_child(TEST) {
         let (redlock, parts) = handed_over();
         let error = redlock.adopt(parts.unwrap()).unwrap_err();

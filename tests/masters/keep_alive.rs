@@ -67,7 +67,7 @@ fn scripts(master: &Master) -> u64 {
 }
 
 #[test]
-fn kept_lock_outlives_its_ttl_many_times_and_unlocks() {
+fn slow_kept_lock_outlives_its_ttl_many_times_and_unlocks() {
     let (masters, redlock) = start(3);
     let kept = keep(&redlock, KEY, SHORT, KeepAlive::default());
     assert_eq!((kept.resource().as_bytes(), kept.ttl()), (KEY.as_bytes(), SHORT));
@@ -89,57 +89,60 @@ fn kept_lock_outlives_its_ttl_many_times_and_unlocks() {
 /// R31: over three TTLs, with one of five masters frozen, and none lost; with few commands, and
 /// little memory.
 #[test]
-fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
+fn slow_alone_ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
     let _turn = heavy();
     const LOCKS: usize = 10_000;
     // All are renewed within a third of it, on a busy machine as well.
     const TTL: Duration = Duration::from_secs(8);
     const PATIENCE: Duration = Duration::from_secs(1);
-    alone("ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen", || {
-        let masters = Masters::start(5).unwrap();
-        let redlock = all_ready(&usual(&masters).node_timeout(PATIENCE));
-        masters[4].freeze().unwrap();
-        let (how, losses) = telling(KeepAlive::default());
-        let memory = status_figure("VmRSS");
-        let (took, kept) = timed(|| {
-            let keep = |i| keep(&redlock, &format!("job:{i}"), TTL, how.clone());
-            (0..LOCKS).map(keep).collect::<Vec<_>>()
-        });
-        report_to_parent(format!("{LOCKS} locks taken in {took:?}"));
-        let before: Vec<_> = (0..4).map(|i| scripts(&masters[i])).collect();
-        let watch = Stopwatch::start();
-        pause(3 * TTL);
-        let watched = watch.elapsed();
-        let after: Vec<_> = (0..4).map(|i| scripts(&masters[i])).collect();
-        let memory = status_figure("VmRSS") - memory;
-        assert_eq!(keepers(), 1);
-        assert_eq!(losses.try_recv().ok().map(|loss| loss.to_string()), None);
-        assert!(kept.iter().all(|kept| kept.is_valid() && !kept.is_lost()));
-        assert!(kept.iter().all(|kept| kept.renewals() >= 3));
+    alone(
+        "slow_alone_ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen",
+        || {
+            let masters = Masters::start(5).unwrap();
+            let redlock = all_ready(&usual(&masters).node_timeout(PATIENCE));
+            masters[4].freeze().unwrap();
+            let (how, losses) = telling(KeepAlive::default());
+            let memory = status_figure("VmRSS");
+            let (took, kept) = timed(|| {
+                let keep = |i| keep(&redlock, &format!("job:{i}"), TTL, how.clone());
+                (0..LOCKS).map(keep).collect::<Vec<_>>()
+            });
+            report_to_parent(format!("{LOCKS} locks taken in {took:?}"));
+            let before: Vec<_> = (0..4).map(|i| scripts(&masters[i])).collect();
+            let watch = Stopwatch::start();
+            pause(3 * TTL);
+            let watched = watch.elapsed();
+            let after: Vec<_> = (0..4).map(|i| scripts(&masters[i])).collect();
+            let memory = status_figure("VmRSS") - memory;
+            assert_eq!(keepers(), 1);
+            assert_eq!(losses.try_recv().ok().map(|loss| loss.to_string()), None);
+            assert!(kept.iter().all(|kept| kept.is_valid() && !kept.is_lost()));
+            assert!(kept.iter().all(|kept| kept.renewals() >= 3));
 
-        // D(ttl) = ceil(ttl / 100) + 2 ms (R23).
-        let period = (TTL - TTL / 100 - Duration::from_millis(2)) / 3;
-        let periods = watched.as_secs_f64() / period.as_secs_f64();
-        for (before, after) in before.into_iter().zip(after) {
-            let commands = (after - before) as f64 / LOCKS as f64 / periods;
-            report_to_parent(format!("{commands:.3} commands per lock, node and period"));
-            assert!(commands <= 1.2, "{commands}");
-        }
-        let each = memory * 1024 / LOCKS as u64;
-        report_to_parent(format!("{each} bytes of resident memory per lock"));
-        assert!(each <= 8_192, "{each} bytes per lock");
+            // D(ttl) = ceil(ttl / 100) + 2 ms (R23).
+            let period = (TTL - TTL / 100 - Duration::from_millis(2)) / 3;
+            let periods = watched.as_secs_f64() / period.as_secs_f64();
+            for (before, after) in before.into_iter().zip(after) {
+                let commands = (after - before) as f64 / LOCKS as f64 / periods;
+                report_to_parent(format!("{commands:.3} commands per lock, node and period"));
+                assert!(commands <= 1.2, "{commands}");
+            }
+            let each = memory * 1024 / LOCKS as u64;
+            report_to_parent(format!("{each} bytes of resident memory per lock"));
+            assert!(each <= 8_192, "{each} bytes per lock");
 
-        drop(kept);
-        masters[4].thaw().unwrap();
-        redlock.shutdown(SOON);
-        keys(&masters, 0);
-        within(SOON * 4, "the thread has ended", || keepers() == 0);
-    });
+            drop(kept);
+            masters[4].thaw().unwrap();
+            redlock.shutdown(SOON);
+            keys(&masters, 0);
+            within(SOON * 4, "the thread has ended", || keepers() == 0);
+        },
+    );
 }
 
 /// R31: a majority is frozen and then killed; each holder is told before his lock ends.
 #[test]
-fn holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline() {
+fn slow_alone_holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline() {
     let _turn = heavy();
     const LOCKS: usize = 1_000;
     // A busy machine may pause the process, but not for so long as the notice.
@@ -174,7 +177,7 @@ fn holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline()
 
 /// R31, R26: renewals fail, and go on when the masters are back.
 #[test]
-fn majority_that_comes_back_in_time_costs_nothing() {
+fn slow_majority_that_comes_back_in_time_costs_nothing() {
     const TTL: Duration = Duration::from_secs(6);
     let (masters, redlock) = start(3);
     let kept = keep(&redlock, KEY, TTL, KeepAlive::default());
@@ -207,7 +210,7 @@ fn lock_that_is_gone_from_a_quorum_is_lost_at_once() {
 }
 
 #[test]
-fn caps_are_told_with_validity_left() {
+fn slow_caps_are_told_with_validity_left() {
     let (masters, redlock) = start(3);
     let (often, often_told) = telling(KeepAlive::default().renewals_max(2));
     let (long, long_told) = telling(KeepAlive::default().lifetime_max(SHORT));
@@ -229,7 +232,7 @@ fn caps_are_told_with_validity_left() {
 }
 
 #[test]
-fn notice_can_be_asked_for() {
+fn slow_notice_can_be_asked_for() {
     let (masters, redlock) = start(3);
     let (how, losses) = telling(KeepAlive::default().notice(SHORT / 3));
     let kept = keep(&redlock, KEY, SHORT, how);
@@ -270,7 +273,7 @@ fn thread_that_cannot_be_started_gives_the_lock_back() {
 }
 
 #[test]
-fn callback_that_panics_spares_the_thread_and_other_locks() {
+fn slow_callback_that_panics_spares_the_thread_and_other_locks() {
     // So many that some are told in one turn of the thread.
     const LOST: usize = 300;
     let (_masters, redlock) = start(3);
@@ -317,7 +320,7 @@ fn callback_that_does_not_return_delays_no_renewal_and_no_callback() {
 
 /// It may give up the lock that it is told of, and keep another.
 #[test]
-fn callback_may_use_the_client() {
+fn slow_callback_may_use_the_client() {
     let (masters, redlock) = start(3);
     let slot = Arc::new(Mutex::new(None));
     let (held, again) = (Arc::clone(&slot), redlock.clone());
@@ -335,7 +338,7 @@ fn callback_may_use_the_client() {
 
 /// R30: whatever the renewals are at, release wins.
 #[test]
-fn locks_that_are_given_up_while_they_are_renewed_leave_no_key_and_no_renewal() {
+fn slow_alone_locks_that_are_given_up_while_they_are_renewed_leave_no_key_and_no_renewal() {
     let _turn = heavy();
     let (masters, redlock) = start(3);
     // So short that some renewal is nearly always under way.
@@ -375,7 +378,7 @@ fn locks_that_are_given_up_while_they_are_renewed_leave_no_key_and_no_renewal() 
 
 /// R30: a renewal that frozen masters do not answer is not waited for.
 #[test]
-fn giving_up_during_a_renewal_waits_for_no_answer_to_it() {
+fn slow_giving_up_during_a_renewal_waits_for_no_answer_to_it() {
     const TTL: Duration = Duration::from_secs(9);
     let masters = Masters::start(3).unwrap();
     let redlock = all_ready(&patient(masters.urls()));
@@ -397,7 +400,7 @@ fn giving_up_during_a_renewal_waits_for_no_answer_to_it() {
 }
 
 #[test]
-fn stopped_lock_is_renewed_no_more_and_ends() {
+fn slow_stopped_lock_is_renewed_no_more_and_ends() {
     let (masters, redlock) = start(3);
     let kept = keep(&redlock, KEY, SHORT, KeepAlive::default());
     within(SHORT, "it is renewed", || kept.renewals() > 0);
@@ -428,8 +431,8 @@ fn stopped_lock_can_be_extended_and_kept_again() {
 }
 
 #[test]
-fn thread_begins_with_the_first_kept_lock_and_ends_after_the_last() {
-    alone("thread_begins_with_the_first_kept_lock_and_ends_after_the_last", || {
+fn slow_thread_begins_with_the_first_kept_lock_and_ends_after_the_last() {
+    alone("slow_thread_begins_with_the_first_kept_lock_and_ends_after_the_last", || {
         let (masters, redlock) = start(3);
         let other = all_ready(&usual(&masters));
         assert_eq!(keepers(), 0);
@@ -464,7 +467,7 @@ fn thread_begins_with_the_first_kept_lock_and_ends_after_the_last() {
 
 /// A lock with a shorter TTL than all others has its turn in time.
 #[test]
-fn latecomer_with_a_short_ttl_is_renewed_in_time() {
+fn slow_latecomer_with_a_short_ttl_is_renewed_in_time() {
     let (masters, redlock) = start(3);
     let long = keep(&redlock, "long", TTL, KeepAlive::default());
     let short = keep(&redlock, "short", SHORT / 2, KeepAlive::default());
@@ -477,8 +480,8 @@ fn latecomer_with_a_short_ttl_is_renewed_in_time() {
 /// R24: the child has no thread, is told so, and releases nothing of its parent's.
 #[test]
 #[allow(unsafe_code)]
-fn forked_child_keeps_nothing_alive() {
-    alone("forked_child_keeps_nothing_alive", || {
+fn slow_forked_child_keeps_nothing_alive() {
+    alone("slow_forked_child_keeps_nothing_alive", || {
         let (masters, redlock) = start(3);
         let kept = keep(&redlock, KEY, SHORT, KeepAlive::default());
         let mut slot = Some((kept, keep(&redlock, "dropped", SHORT, KeepAlive::default())));
@@ -537,7 +540,7 @@ fn forked_child_keeps_nothing_alive() {
 
 /// Others go on with their operations while the thread waits for its own.
 #[test]
-fn calls_of_other_threads_mix_with_renewals() {
+fn slow_calls_of_other_threads_mix_with_renewals() {
     let (masters, redlock) = start(3);
     let ttl = Duration::from_secs(2);
     let kept: Vec<_> =
@@ -576,7 +579,7 @@ impl From<Error> for Refused {
 
 /// The work runs while the lock is held and renewed, and not at the same time anywhere else.
 #[test]
-fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
+fn slow_work_with_a_lock_is_renewed_and_its_lock_is_released() {
     let (masters, redlock) = start(3);
     let other = all_ready(&patient(masters.urls()));
     let ttl = Duration::from_secs(2);
@@ -605,7 +608,7 @@ fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
 
 /// The masters are gone while the work runs: that it succeeds says nothing.
 #[test]
-fn work_whose_lock_is_lost_has_failed() {
+fn slow_work_whose_lock_is_lost_has_failed() {
     let (masters, redlock) = start(3);
     let ttl = Duration::from_secs(2);
     let mut was_checked = false;

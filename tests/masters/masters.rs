@@ -179,7 +179,7 @@ fn granted_lock_never_claims_more_than_its_granters_have_left() {
 }
 
 #[test]
-fn slow_round_trips_are_taken_off_the_validity() {
+fn late_round_trips_are_taken_off_the_validity() {
     let masters = start(3);
     let round_trip = Duration::from_millis(100);
     let proxies: Vec<_> = masters
@@ -390,7 +390,7 @@ fn held_resource_waiter_gets_it_after_the_release() {
 }
 
 #[test]
-fn held_resource_waiter_gets_it_after_the_ttl_and_not_before() {
+fn slow_held_resource_waiter_gets_it_after_the_ttl_and_not_before() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let ttl = Duration::from_secs(1);
@@ -407,7 +407,7 @@ fn held_resource_waiter_gets_it_after_the_ttl_and_not_before() {
 }
 
 #[test]
-fn held_resource_waiter_gives_up_within_its_wait() {
+fn slow_held_resource_waiter_gives_up_within_its_wait() {
     let masters = start(5);
     let holder = all_ready(&patient(masters.urls()));
     let lock = holder.try_lock(KEY, TTL).unwrap();
@@ -440,7 +440,7 @@ fn held_resource_waiter_gives_up_within_its_wait() {
 }
 
 #[test]
-fn held_resource_waiter_cut_off_within_a_round_is_contended() {
+fn slow_held_resource_waiter_cut_off_within_a_round_is_contended() {
     let masters = start(3);
     occupy(&masters, KEY);
     let round_trip = Duration::from_secs(1);
@@ -763,7 +763,7 @@ fn idle_connections_lost_are_made_again() {
 
 /// R21, R22: whoever was paused finds out when he looks, and what is over stays so.
 #[test]
-fn expired_lock_stays_dead_and_cannot_be_extended() {
+fn slow_expired_lock_stays_dead_and_cannot_be_extended() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, Duration::from_secs(1)).unwrap();
@@ -785,7 +785,7 @@ fn expired_lock_stays_dead_and_cannot_be_extended() {
 }
 
 #[test]
-fn expired_lock_unlocked_leaves_its_successors_key() {
+fn slow_expired_lock_unlocked_leaves_its_successors_key() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let expired = redlock.try_lock(KEY, Duration::from_secs(1)).unwrap();
@@ -880,7 +880,7 @@ fn majority_frozen_extension_is_unavailable_and_keeps_the_deadline() {
 }
 
 #[test]
-fn majority_frozen_extension_ends_with_the_old_validity() {
+fn slow_majority_frozen_extension_ends_with_the_old_validity() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, Duration::from_secs(2)).unwrap();
@@ -1316,7 +1316,7 @@ fn user_with_few_rights_can_lock_and_no_more() {
 
 /// The user of docs/masters.md can do all that the client does: the servers log no denial.
 #[test]
-fn documented_user_is_denied_nothing() {
+fn slow_documented_user_is_denied_nothing() {
     let uses =
         ["create the user of the locks", "# Waiting", "# Several resources", "# Read and write"];
     let rights = uses.map(|text| documented_rights("locker", text)).concat();
@@ -1517,7 +1517,7 @@ fn deleting_servers_pass_the_same_tests() {
 // ---- Threads ----
 
 #[test]
-fn one_resource_shared_by_threads_has_one_holder_at_a_time() {
+fn slow_alone_core_one_resource_shared_by_threads_has_one_holder_at_a_time() {
     let _turn = heavy();
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
@@ -1546,7 +1546,7 @@ fn one_resource_shared_by_threads_has_one_holder_at_a_time() {
 }
 
 #[test]
-fn resources_of_different_threads_do_not_disturb_each_other() {
+fn slow_alone_resources_of_different_threads_do_not_disturb_each_other() {
     let _turn = heavy();
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
@@ -1574,7 +1574,7 @@ fn resources_of_different_threads_do_not_disturb_each_other() {
 }
 
 #[test]
-fn waiting_thread_is_not_held_up_by_anothers_frozen_masters() {
+fn slow_waiting_thread_is_not_held_up_by_anothers_frozen_masters() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()).node_timeout(Duration::from_secs(2)));
     let held = redlock.try_lock("held", TTL).unwrap();
@@ -1613,11 +1613,11 @@ fn urls_from_parent() -> Vec<String> {
 /// Threads, descriptors and memory after many operations are as before the first.
 #[cfg(target_os = "linux")]
 #[test]
-fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
+fn slow_alone_ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
     let _turn = heavy();
     use testbed::{descriptors, status_figure};
 
-    let test = "ten_thousand_operations_leave_no_thread_descriptor_or_memory";
+    let test = "slow_alone_ten_thousand_operations_leave_no_thread_descriptor_or_memory";
     if is_child(test) {
         let redlock = all_ready(&patient(urls_from_parent()));
         let before = (status_figure("Threads"), descriptors());
@@ -1749,9 +1749,9 @@ fn contend_once(redlock: &Redlock, diary: &Diary, id: &str) {
 }
 
 #[test]
-fn contending_processes_under_faults_never_overlap_and_never_stall() {
+fn slow_alone_core_contending_processes_under_faults_never_overlap_and_never_stall() {
     let _turn = heavy();
-    let test = "contending_processes_under_faults_never_overlap_and_never_stall";
+    let test = "slow_alone_core_contending_processes_under_faults_never_overlap_and_never_stall";
     if is_child(test) {
         return contend();
     }
@@ -1831,7 +1831,7 @@ fn contending_processes_under_faults_never_overlap_and_never_stall() {
 /// One pair each 50 ms: what a call did not wait for is read with the next one, and says nothing of
 /// the time that the master took.
 #[test]
-fn masters_of_a_client_that_does_little_are_not_shown_as_slow() {
+fn slow_alone_masters_of_a_client_that_does_little_are_not_shown_as_slow() {
     const PAUSE: Duration = Duration::from_millis(50);
     let _turn = heavy();
     let masters = start(5);

@@ -100,7 +100,7 @@ fn resolver_that_panics_or_fails_is_quoted() {
 
 /// Why no Sentinel names the master: for each, with its address.
 #[test]
-fn causes_at_a_sentinel_are_named() {
+fn slow_causes_at_a_sentinel_are_named() {
     let sentinels = Reticent::start();
     for (url, at, words) in sentinels.questions() {
         let said = refused(&url);

@@ -254,7 +254,7 @@ fn end_of_a_lookup_wakes_a_guests_poll() {
 }
 
 #[test]
-fn what_a_lookup_finds_after_its_try_is_used_by_the_next() {
+fn slow_what_a_lookup_finds_after_its_try_is_used_by_the_next() {
     let masters = start(1);
     let names = Names::of(&masters);
     names.stick();
@@ -309,7 +309,7 @@ fn with_another_server(guard: RestartGuard) -> (Masters, Names, Redlock, Stopwat
 }
 
 #[test]
-fn master_that_returns_at_another_address_is_a_new_server_to_the_guard() {
+fn slow_master_that_returns_at_another_address_is_a_new_server_to_the_guard() {
     let (_masters, _names, redlock, watch) = with_another_server(RestartGuard::Uptime);
     let mut told = None;
     within(PATIENT, "its vote counts", || match redlock.try_lock(KEY, MAX_TTL) {

@@ -331,7 +331,7 @@ fn value_without_a_right_gets_no_vote_and_leaves_nothing() {
 
 /// K15: what a quorum says, and nothing else.
 #[test]
-fn owner_is_what_a_quorum_says() {
+fn slow_owner_is_what_a_quorum_says() {
     let (masters, redlock) = start(3);
     assert_eq!(redlock.owner("a").unwrap(), Owner::Free);
     let lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
@@ -405,7 +405,7 @@ fn value_goes_with_the_lock_to_another_process() {
 /// K12, R29: with a flush marker and healing, what is gone is set again; what another make has
 /// released, whose companion stands, is not.
 #[test]
-fn value_is_healed_where_both_keys_are_gone() {
+fn slow_value_is_healed_where_both_keys_are_gone() {
     let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
     let ttl = Duration::from_secs(2);
     let builder = patient(masters.urls())

@@ -78,7 +78,7 @@ fn beside_readers(read: impl Fn(usize, &Counts) + Sync, write: impl FnOnce(&Coun
 
 /// K6: readers that come and go keep no writer out.
 #[test]
-fn sixty_four_readers_let_a_waiting_writer_in() {
+fn slow_alone_sixty_four_readers_let_a_waiting_writer_in() {
     let _turn = heavy();
     let masters = start();
     let clients: Vec<Redlock> = (0..CLIENTS).map(|_| all_ready(&patient(masters.urls()))).collect();
@@ -113,7 +113,7 @@ fn sixty_four_readers_let_a_waiting_writer_in() {
 
 /// The control: readers that look for the writer's sign at another key keep it out.
 #[test]
-fn control_readers_that_miss_the_sign_keep_a_writer_out() {
+fn slow_alone_control_readers_that_miss_the_sign_keep_a_writer_out() {
     let _turn = heavy();
     let masters = start();
     let writer = all_ready(&patient(masters.urls()));
@@ -142,10 +142,10 @@ fn control_readers_that_miss_the_sign_keep_a_writer_out() {
 /// K5: shares of a process that was killed keep a writer out until they end, and no longer.
 #[cfg(target_os = "linux")]
 #[test]
-fn shares_of_a_killed_process_end() {
+fn slow_shares_of_a_killed_process_end() {
     use testbed::{Again, is_child, re_execute, report_to_parent};
 
-    const NAME: &str = "shares_of_a_killed_process_end";
+    const NAME: &str = "slow_shares_of_a_killed_process_end";
     const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
     const SHORT: Duration = Duration::from_secs(3);
     if is_child(NAME) {

@@ -51,7 +51,7 @@ fn frozen_minority_is_not_waited_for() {
 }
 
 #[test]
-fn frozen_majority_is_reported_node_by_node() {
+fn slow_frozen_majority_is_reported_node_by_node() {
     let masters = Masters::start(3).unwrap();
     (0..2).for_each(|at| masters[at].freeze().unwrap());
     let redlock = patient(masters.urls()).build().unwrap();
@@ -99,7 +99,7 @@ fn connected_master_that_owes_an_answer_does_not_count() {
 
 /// Of a client that takes no lock, the probe itself asks the masters.
 #[test]
-fn idle_client_notices_a_frozen_majority() {
+fn slow_idle_client_notices_a_frozen_majority() {
     let masters = Masters::start(3).unwrap();
     let builder = patient(masters.urls()).restart_guard(RestartGuard::Uptime);
     let redlock = builder.max_ttl(20 * SHORT).node_timeout(SHORT).build().unwrap();
@@ -133,7 +133,7 @@ fn masters_that_start_are_waited_for() {
 }
 
 #[test]
-fn quarantined_masters_do_not_count_until_they_vote() {
+fn slow_quarantined_masters_do_not_count_until_they_vote() {
     let masters = Masters::start(3).unwrap();
     let guarded = |max_ttl: Duration, quarantined: usize| {
         let urls = masters.urls().into_iter().enumerate().map(|(at, url)| match at < quarantined {

@@ -55,7 +55,7 @@ fn longer_time_extends_it() {
 
 /// A lock that is over is not taken again, and another thread may have it.
 #[test]
-fn lock_that_is_over_is_no_ones() {
+fn slow_lock_that_is_over_is_no_ones() {
     let (masters, redlock) = start();
     let lock = redlock.reentrant(NAME).unwrap();
     let outer = lock.try_lock(Duration::from_secs(1)).unwrap();

@@ -53,7 +53,7 @@ fn one_lock_is_released_and_the_next_is_held() {
 
 /// R16: it fails, and what was given up is gone all the same.
 #[test]
-fn guard_is_released_whatever_happens_to_the_next() {
+fn slow_guard_is_released_whatever_happens_to_the_next() {
     let (mut masters, redlock) = start();
     let other = all_ready(&patient(masters.urls()));
     let _foreign = other.try_lock("taken", TTL).unwrap();

@@ -58,7 +58,7 @@ fn on_all(time: Duration, run: impl Fn(usize) + Sync) -> Vec<u64> {
 
 /// R9: one asks for all who wait, and they get the lock in the order in which they came.
 #[test]
-fn threads_that_want_one_resource_get_it_in_turn() {
+fn slow_alone_threads_that_want_one_resource_get_it_in_turn() {
     let _turn = heavy();
     let (masters, redlock) = start();
     let before = commands(&masters);
@@ -98,7 +98,7 @@ fn threads_that_want_one_resource_get_it_in_turn() {
 
 /// Waits end at any moment, also of the thread that runs the loop for the others.
 #[test]
-fn cancelled_waits_leave_no_second_holder_and_no_key() {
+fn slow_alone_cancelled_waits_leave_no_second_holder_and_no_key() {
     let _turn = heavy();
     let (masters, redlock) = start();
     let waiters: Vec<_> = (0..THREADS).map(|_| Mutex::new(redlock.waiter())).collect();
@@ -134,7 +134,7 @@ fn cancelled_waits_leave_no_second_holder_and_no_key() {
 
 /// With resources of their own, what many want at once leaves together.
 #[test]
-fn threads_share_the_masters_attention() {
+fn slow_alone_threads_share_the_masters_attention() {
     let _turn = heavy();
     let (masters, redlock) = start();
     let reads = || {
@@ -155,9 +155,9 @@ fn threads_share_the_masters_attention() {
 
 /// It counts the threads of the process, so it has one of its own.
 #[test]
-fn client_has_no_thread_of_its_own() {
+fn slow_alone_client_has_no_thread_of_its_own() {
     let _turn = heavy();
-    const NAME: &str = "client_has_no_thread_of_its_own";
+    const NAME: &str = "slow_alone_client_has_no_thread_of_its_own";
     if !is_child(NAME) {
         run_child(&mut re_execute(NAME));
         return;

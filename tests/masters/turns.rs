@@ -30,7 +30,7 @@ fn far(masters: &Masters, round_trip: Duration) -> (Vec<DelayProxy>, Redlock) {
 /// W12: the first of a line is told to go, and its patience ends while its round is under way. The
 /// next one goes on at once: it does not wait for a slow look.
 #[test]
-fn who_inherits_a_place_goes_on_with_what_was_told() {
+fn slow_alone_who_inherits_a_place_goes_on_with_what_was_told() {
     let _alone = heavy();
     let masters = masters();
     let near = all_ready(&patient(masters.urls()));
@@ -80,7 +80,7 @@ const KINDS: [Kind; 6] = [
 /// W8: who waits for a plain lock is told of each release, also of another kind, and also of its
 /// own client's: there is no look for seconds that would show that the lock is free.
 #[test]
-fn release_of_any_kind_wakes_who_waits_in_the_same_client() {
+fn slow_alone_release_of_any_kind_wakes_who_waits_in_the_same_client() {
     let _alone = heavy();
     let masters = masters();
     let redlock = all_ready(&patient(masters.urls()));
@@ -149,7 +149,7 @@ fn masters_without_memory_extend_and_release_what_is_held() {
 /// K6: a writer gets in beside readers that come and go, however far away it is. Its sign lives
 /// until it asks again.
 #[test]
-fn writer_gets_in_beside_readers() {
+fn slow_alone_writer_gets_in_beside_readers() {
     let _alone = heavy();
     let mut missed = Vec::new();
     for (readers, away) in [(6, 250), (64, 0), (64, 250)] {
@@ -195,7 +195,7 @@ fn beside_readers(readers: u32, hold: Duration, away: Duration) -> Duration {
 
 /// K8, K9: clients that take permits in turn get as many as each other.
 #[test]
-fn permits_are_shared_evenly() {
+fn slow_alone_permits_are_shared_evenly() {
     let _alone = heavy();
     let mut missed = Vec::new();
     for (clients, slots) in [(8, 2), (64, 4), (64, 16)] {
@@ -261,7 +261,7 @@ const WAITS: [Wait; 5] = [
 
 /// K9: clients that take plain locks in turn leave one with another kind of lock its share.
 #[test]
-fn other_kinds_get_their_share_beside_plain_locks() {
+fn slow_alone_other_kinds_get_their_share_beside_plain_locks() {
     let _alone = heavy();
     let mut missed = Vec::new();
     for plain in [2, 6] {
@@ -279,7 +279,7 @@ fn other_kinds_get_their_share_beside_plain_locks() {
 
 /// K9: threads that take plain locks in turn leave another kind of the same client its share.
 #[test]
-fn other_kinds_get_their_share_beside_plain_locks_of_the_same_client() {
+fn slow_alone_other_kinds_get_their_share_beside_plain_locks_of_the_same_client() {
     let _alone = heavy();
     let mut missed = Vec::new();
     for (name, wait) in WAITS {
@@ -295,7 +295,7 @@ fn other_kinds_get_their_share_beside_plain_locks_of_the_same_client() {
 /// K9: a client with another kind of lock that asks again without a pause, and had no refused
 /// round, leaves those with plain locks their share.
 #[test]
-fn plain_locks_get_their_share_beside_other_kinds() {
+fn slow_alone_plain_locks_get_their_share_beside_other_kinds() {
     let _alone = heavy();
     let mut missed = Vec::new();
     for plain in [1, 3] {

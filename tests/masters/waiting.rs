@@ -599,7 +599,7 @@ fn queue_key_is_the_locks_key_and_a_tail() {
 
 /// Entries that look like channels, and nothing that a lock consists of.
 #[test]
-fn nothing_is_left_when_all_have_come_and_gone() {
+fn slow_nothing_is_left_when_all_have_come_and_gone() {
     let masters = Masters::start(3).unwrap();
     let all = |words: &[&str]| -> Vec<Value> { masters.iter().map(|it| ask(it, words)).collect() };
     let builder = patient(masters.urls());

@@ -197,8 +197,8 @@ impl Drop for LetGo {
 
 /// Some master is down, and each try to connect to it is told to the log.
 #[test]
-fn logger_that_blocks_a_thread_blocks_no_other() {
-    alone("logger_that_blocks_a_thread_blocks_no_other", || {
+fn slow_logger_that_blocks_a_thread_blocks_no_other() {
+    alone("slow_logger_that_blocks_a_thread_blocks_no_other", || {
         install();
         let is_silent = Arc::new(AtomicBool::new(false));
         let server = || {

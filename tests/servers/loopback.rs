@@ -286,7 +286,7 @@ fn live_with(good: &[String], name: &str, url: &str, outcome: NodeOutcome) {
 }
 
 #[test]
-fn hostile_server_costs_its_own_vote_and_nothing_else() {
+fn slow_hostile_server_costs_its_own_vote_and_nothing_else() {
     let good = good(4);
     for case in all_hostile() {
         live_with(&urls(&good), case.name, &case.url, case.outcome);
@@ -569,7 +569,7 @@ fn delay_sets(peer: &mut Peer, delay: Duration) -> io::Result<()> {
 }
 
 #[test]
-fn quorum_that_comes_after_the_validity_is_no_lock() {
+fn slow_quorum_that_comes_after_the_validity_is_no_lock() {
     let start = || Scripted::start(|peer| delay_sets(peer, Duration::from_millis(400)));
     let servers = [start(), start(), start()];
     let redlock = all_ready(&patient(urls(&servers)));
@@ -594,7 +594,7 @@ fn quorum_that_comes_after_the_validity_is_no_lock() {
 }
 
 #[test]
-fn late_reply_is_not_credited_to_a_later_attempt() {
+fn slow_late_reply_is_not_credited_to_a_later_attempt() {
     let asked = Arc::new(AtomicUsize::new(0));
     let for_script = Arc::clone(&asked);
     let is_second = AtomicBool::new(false);
@@ -642,7 +642,7 @@ fn late_reply_is_not_credited_to_a_later_attempt() {
 }
 
 #[test]
-fn first_call_takes_no_longer_than_the_connect_timeout() {
+fn slow_first_call_takes_no_longer_than_the_connect_timeout() {
     let silent = Scripted::start(|peer| peer.hold());
     let full = never_accepting();
     let good = Scripted::well_behaved();
@@ -698,7 +698,7 @@ fn connections_in(time: Duration, longest: Duration) -> usize {
 }
 
 #[test]
-fn server_that_hangs_up_is_not_called_in_a_hot_loop() {
+fn slow_server_that_hangs_up_is_not_called_in_a_hot_loop() {
     assert_eq!(connections_in(Duration::from_secs(1), DELAY_MAX), 8);
     assert_eq!(connections_in(Duration::from_secs(1), DELAY_TO_SILENT_MAX), 23);
     type Script = fn(&mut Peer) -> io::Result<()>;
@@ -1292,7 +1292,7 @@ fn tried_until(mut is_so: impl FnMut() -> bool) -> Duration {
 
 #[test]
 #[ignore = "it measures: run it by name, with --nocapture and in a release build"]
-fn slow_server_after_a_busy_time_votes_again() {
+fn late_server_after_a_busy_time_votes_again() {
     let node_timeout = Duration::from_millis(50);
     let client = |servers: &[&Scripted]| {
         let builder = patient(servers.iter().map(|server| server.url()));
@@ -1384,7 +1384,7 @@ fn server_that_only_errs_is_not_connected_to_in_a_loop() {
 
 /// It greets, says yes to what it is owed, and ends each connection inside its answer to a SET.
 #[test]
-fn server_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
+fn slow_server_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
     let hangs_up = Scripted::start(|peer| {
         while let Some(command) = peer.read_command()? {
             if command[0] == b"SET" {
@@ -1429,7 +1429,7 @@ impl log::Log for Fragile {
 }
 
 #[test]
-fn panicking_thread_that_polls_for_all_hands_the_poller_back() {
+fn slow_panicking_thread_that_polls_for_all_hands_the_poller_back() {
     log::set_logger(&Fragile).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     let dying = hangs_up_after_a_lock();
@@ -1451,7 +1451,7 @@ fn panicking_thread_that_polls_for_all_hands_the_poller_back() {
 
 /// R2, R25: what counts is the moment at which the result is taken, not that of the last reply.
 #[test]
-fn quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
+fn slow_quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
     let ttl = Duration::from_secs(1);
     let servers = good(3);
     let mut guest = Loop::new(&patient(urls(&servers)));

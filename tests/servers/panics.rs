@@ -86,8 +86,8 @@ fn spawn<T: Send + 'static>(
 }
 
 #[test]
-fn lock_of_a_thread_that_panicked_is_handed_to_nobody_else() {
-    alone("lock_of_a_thread_that_panicked_is_handed_to_nobody_else", || {
+fn slow_lock_of_a_thread_that_panicked_is_handed_to_nobody_else() {
+    alone("slow_lock_of_a_thread_that_panicked_is_handed_to_nobody_else", || {
         install();
         let dies = [Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false))];
         let servers = [
@@ -147,8 +147,8 @@ fn lock_of_a_thread_that_panicked_is_handed_to_nobody_else() {
 }
 
 #[test]
-fn renewals_that_were_to_be_sent_when_the_log_panicked_are_not_lost() {
-    alone("renewals_that_were_to_be_sent_when_the_log_panicked_are_not_lost", || {
+fn slow_renewals_that_were_to_be_sent_when_the_log_panicked_are_not_lost() {
+    alone("slow_renewals_that_were_to_be_sent_when_the_log_panicked_are_not_lost", || {
         install();
         let dies = Arc::new(AtomicBool::new(false));
         let servers = [mortal(&dies), Scripted::well_behaved(), Scripted::well_behaved()];
@@ -168,8 +168,8 @@ fn renewals_that_were_to_be_sent_when_the_log_panicked_are_not_lost() {
 
 /// It was on its way to the masters, and is given up.
 #[test]
-fn lock_whose_extension_panics_is_over() {
-    alone("lock_whose_extension_panics_is_over", || {
+fn slow_lock_whose_extension_panics_is_over() {
+    alone("slow_lock_whose_extension_panics_is_over", || {
         install();
         let dies = Arc::new(AtomicBool::new(false));
         let servers = [mortal(&dies), Scripted::well_behaved(), Scripted::well_behaved()];

@@ -37,37 +37,37 @@ fn holds(class: Class) {
 }
 
 #[test]
-fn durable_masters_keep_every_promise() {
+fn slow_core_durable_masters_keep_every_promise() {
     holds(Class::Durable);
 }
 
 #[test]
-fn guarded_clients_survive_masters_that_forget() {
+fn slow_core_guarded_clients_survive_masters_that_forget() {
     holds(Class::Guarded);
 }
 
 #[test]
-fn steps_promotions_and_flushes_leave_no_mess() {
+fn slow_core_steps_promotions_and_flushes_leave_no_mess() {
     holds(Class::Stepped);
 }
 
 #[test]
-fn unguarded_clients_leak_nothing_and_count_no_false_vote() {
+fn slow_core_unguarded_clients_leak_nothing_and_count_no_false_vote() {
     holds(Class::Unguarded);
 }
 
 #[test]
-fn promoted_servers_wait_for_what_they_may_lack_and_once() {
+fn slow_core_promoted_servers_wait_for_what_they_may_lack_and_once() {
     holds(Class::Promoted);
 }
 
 #[test]
-fn waits_for_a_holder_end_early_for_want_of_a_quorum_only() {
+fn slow_core_waits_for_a_holder_end_early_for_want_of_a_quorum_only() {
     holds(Class::ForHolders);
 }
 
 #[test]
-fn same_seed_is_the_same_run() {
+fn slow_same_seed_is_the_same_run() {
     for seed in 1_000..1_004 {
         let first = world::run(Choices::from_seed(seed), None, false);
         let second = world::run(Choices::from_seed(seed), None, true);
@@ -94,7 +94,7 @@ const SHRINKING_SEED: u64 = 163;
 
 /// A situation that is no failure stands in for one.
 #[test]
-fn shrunk_run_still_fails_and_has_less_to_it() {
+fn slow_shrunk_run_still_fails_and_has_less_to_it() {
     let fails = |drawn: &[u32]| {
         let outcome = world::run(Choices::from_record(drawn.to_vec()), None, false);
         outcome.rare.of(Rare::LateQuorum) > 0

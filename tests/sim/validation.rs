@@ -544,7 +544,7 @@ fn model_answers_as_a_real_server_does() {
 }
 
 #[test]
-fn model_runs_every_form_as_a_real_server_does() {
+fn slow_model_runs_every_form_as_a_real_server_does() {
     let mut pair = Pair::start(&[]);
     for seed in 0..SCRIPTS {
         pair.reset();
@@ -559,7 +559,7 @@ fn model_runs_every_form_as_a_real_server_does() {
 
 /// K11 to K15: also what another client does to the keys between the steps.
 #[test]
-fn model_runs_scripts_for_own_values_as_a_real_server_does() {
+fn slow_model_runs_scripts_for_own_values_as_a_real_server_does() {
     let mut pair = Pair::start(&[]);
     let mut said = BTreeSet::new();
     for seed in 0..SCRIPTS {

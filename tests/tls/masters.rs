@@ -34,7 +34,7 @@ pub fn locks_and_unlocks(redlock: &Redlock) {
 }
 
 #[test]
-fn locks_are_taken_extended_kept_and_released() {
+fn slow_locks_are_taken_extended_kept_and_released() {
     let authority = Authority::new();
     let masters = start_three(&authority.sign(&["127.0.0.1"]));
     let urls = masters.iter().map(|master| authority.trusting(master));
@@ -177,7 +177,7 @@ fn bytes_that_arrive_one_by_one_are_put_together() {
 
 /// More replies come than one turn handles, and the poll announces them once.
 #[test]
-fn many_replies_at_once_are_all_handled() {
+fn slow_many_replies_at_once_are_all_handled() {
     const LOCKS: usize = 4_000;
     let authority = Authority::new();
     let masters = start_three(&authority.sign(&["127.0.0.1"]));

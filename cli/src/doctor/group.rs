@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_answers_are_compared_with_the_timeout() {
+    fn late_answers_are_compared_with_the_timeout() {
         let slow = |micros: &[u64]| {
             let sample = |micros: &u64| Sample {
                 round_trip: Duration::from_micros(*micros),

@@ -50,19 +50,19 @@ fn assert_told_in_full(demo: &mut Command) -> String {
 }
 
 #[test]
-fn demo_tells_every_chapter_and_every_check_passes() {
+fn slow_demo_tells_every_chapter_and_every_check_passes() {
     assert_told_in_full(&mut muxlock(&["demo", "--seconds", "1", "--no-color"]));
 }
 
 #[test]
-fn demo_needs_no_flag_to_stay_plain_in_a_pipe_and_manages_with_three_masters() {
+fn slow_demo_needs_no_flag_to_stay_plain_in_a_pipe_and_manages_with_three_masters() {
     assert_told_in_full(&mut muxlock(&["demo", "--seconds", "1", "--masters", "3"]));
 }
 
 /// With certificates of its own, also in a folder with an odd name, of which nothing remains.
 #[cfg(feature = "tls")]
 #[test]
-fn demo_over_tls_passes_every_check_and_leaves_no_certificates() {
+fn slow_demo_over_tls_passes_every_check_and_leaves_no_certificates() {
     let folder = Folder::create("odd & 50 %, demo");
     let mut demo = muxlock(&["demo", "--tls", "--seconds", "1", "--masters", "3"]);
     demo.env("TMPDIR", &folder.0);

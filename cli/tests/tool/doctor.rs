@@ -97,9 +97,9 @@ fn tell(master: &Master, words: &[&str]) {
 
 /// Each setting is a finding, which its fix mends.
 #[test]
-fn settings_are_found_and_mended() {
+fn slow_settings_are_found_and_mended() {
     let missing = "answers to doctor with an output buffer of 1000 bytes";
-    let lacks = is_older_than([7, 0, 0], "settings_are_found_and_mended", missing);
+    let lacks = is_older_than([7, 0, 0], "slow_settings_are_found_and_mended", missing);
     if lacks || !can_paste() {
         return;
     }
@@ -174,7 +174,7 @@ fn connect(master: &Master) -> TcpStream {
 }
 
 #[test]
-fn masters_that_cannot_be_asked_are_found() {
+fn slow_masters_that_cannot_be_asked_are_found() {
     let mut masters = Masters::start(5).unwrap();
     let locked = Master::start_with(&["--requirepass", "sesame"]).unwrap();
     let mut urls = masters.urls();
@@ -208,7 +208,7 @@ fn masters_that_cannot_be_asked_are_found() {
 }
 
 #[test]
-fn servers_that_are_no_masters_of_their_own_are_found() {
+fn slow_servers_that_are_no_masters_of_their_own_are_found() {
     let masters = Masters::start(5).unwrap();
     let urls = masters.urls();
     let port = masters[0].port().to_string();
@@ -260,7 +260,7 @@ fn masters_that_were_just_started_are_told_once() {
 /// The first process that sees promoted masters waits, and no other. `doctor` says which it would
 /// be, and what to do.
 #[test]
-fn promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
+fn slow_promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
     let lacks = is_older_than([7, 0, 0], "promoted masters", "a backlog without replicas");
     if lacks || !can_paste() {
         return;
@@ -419,8 +419,8 @@ fn rights_are_found_and_granted() {
 /// A user with the rights of the documentation for waiting lacks nothing, and what a user without
 /// them is granted is enough.
 #[test]
-fn rights_to_wait_are_found_and_granted() {
-    let test = "rights_to_wait_are_found_and_granted";
+fn slow_rights_to_wait_are_found_and_granted() {
+    let test = "slow_rights_to_wait_are_found_and_granted";
     if is_older_than([7, 0, 0], test, "-client|tracking in ACL SETUSER") || !can_paste() {
         return;
     }
@@ -672,7 +672,7 @@ fn clients_with_another_list_are_found() {
 
 /// A clock that is wrong, and one that is put wrong while it is watched.
 #[test]
-fn clocks_that_differ_are_found() {
+fn slow_clocks_that_differ_are_found() {
     let clocks = match Clocks::start(3) {
         Ok(clocks) => clocks,
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
@@ -720,7 +720,7 @@ fn strange(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
 }
 
 #[test]
-fn strange_servers_are_told_without_what_they_say() {
+fn slow_strange_servers_are_told_without_what_they_say() {
     let [errors, lines, endless] = [
         strange(|_| b"-sesame is what I was sent\r\n".to_vec()),
         strange(|_| b"sesame\r\n".to_vec()),
@@ -740,7 +740,7 @@ fn strange_servers_are_told_without_what_they_say() {
 }
 
 #[test]
-fn clocks_are_watched_for_as_long_as_asked() {
+fn slow_clocks_are_watched_for_as_long_as_asked() {
     let masters = Masters::start(3).unwrap();
     let urls = masters.urls();
     let (took, seen) = timed(|| doctor(&urls, &[&SLOW[..], &["--for", "1s"]].concat()));

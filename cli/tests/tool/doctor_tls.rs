@@ -47,7 +47,7 @@ fn missing_client_certificates_are_found() {
 }
 
 #[test]
-fn ports_with_and_without_tls_are_told_apart() {
+fn slow_ports_with_and_without_tls_are_told_apart() {
     let authority = Authority::new();
     let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &[]);
     let plain = format!("rediss://{}?ca={}", master.addr(), authority.ca().display());

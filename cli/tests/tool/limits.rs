@@ -47,7 +47,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn each_limit_of_descriptors_ends_with_a_sentence() {
+fn slow_each_limit_of_descriptors_ends_with_a_sentence() {
     let master = Master::start().unwrap();
     let name = format!("redis://localhost:{}?restart_guard=off", master.port());
     let url = format!("{}?restart_guard=off", master.url());
@@ -70,8 +70,8 @@ fn each_limit_of_descriptors_ends_with_a_sentence() {
 
 /// As a user without rights, whom the limit holds for.
 #[test]
-fn each_limit_of_processes_ends_with_a_sentence() {
-    let test = "each_limit_of_processes_ends_with_a_sentence";
+fn slow_each_limit_of_processes_ends_with_a_sentence() {
+    let test = "slow_each_limit_of_processes_ends_with_a_sentence";
     let limited = |limit: u32| {
         let limit = format!("--nproc={limit}");
         words(&["setpriv", "--reuid", "65534", "--clear-groups", "prlimit", &limit])

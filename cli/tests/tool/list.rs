@@ -177,7 +177,7 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
 }
 
 #[test]
-fn waiting_clients_are_counted_and_come_first_in_top() {
+fn slow_waiting_clients_are_counted_and_come_first_in_top() {
     let (masters, redlock, urls) = start();
     let locks = ["a", "deploy"].map(|name| redlock.try_lock(name, TTL).unwrap());
     settle(&redlock);
@@ -316,7 +316,7 @@ fn names_are_shown_without_the_key_prefix() {
 }
 
 #[test]
-fn masters_are_found_by_their_sentinels() {
+fn slow_masters_are_found_by_their_sentinels() {
     let site = Site::start();
     ask(&site.servers[0], &["SET", "deploy", TOKEN, "PX", SECOND]);
     assert_eq!(names(&list_json(&site.url(), &[])), ["deploy"]);
@@ -356,7 +356,7 @@ fn limits_are_named_and_have_an_exit_status() {
 }
 
 #[test]
-fn answers_of_a_majority_are_enough_and_of_fewer_are_not() {
+fn slow_answers_of_a_majority_are_enough_and_of_fewer_are_not() {
     let (mut masters, _redlock, urls) = start();
     set(&all(&masters), b"deploy", TOKEN.as_bytes());
     set(&all(&masters)[..1], b"doubtful", TOKEN.as_bytes());
@@ -482,7 +482,7 @@ fn watching_writes_a_line_for_each_change_and_ends_with_its_output() {
 }
 
 #[test]
-fn masters_without_an_answer_are_no_change_of_the_locks() {
+fn slow_masters_without_an_answer_are_no_change_of_the_locks() {
     let (masters, _redlock, urls) = start();
     set(&all(&masters), b"deploy", TOKEN.as_bytes());
     let mut command = unhurried(&urls, &["list", "--watch=100ms", "--connect-timeout", "1s"]);

@@ -10,7 +10,7 @@ const NEEDED: [&str; 6] = ["DEL", "GET", "PEXPIRE", "PTTL", "SET", "TIME"];
 
 /// The doctor names it and says what to do; what every lock needs is an error.
 #[test]
-fn doctor_names_every_command() {
+fn slow_doctor_names_every_command() {
     // The doctor does not try what would leave something behind.
     let is_tried = |name: &String| name != "LPUSH" && name != "RPUSH";
     for name in commands_of_scripts().into_iter().filter(is_tried) {

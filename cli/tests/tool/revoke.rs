@@ -41,7 +41,7 @@ fn fingerprint(lock: &LockGuard) -> String {
 
 /// The holder learns it long before its lock ends, and the next one gets it only then.
 #[test]
-fn revoked_holder_is_told_and_the_next_one_waits_for_its_end() {
+fn slow_revoked_holder_is_told_and_the_next_one_waits_for_its_end() {
     let (masters, redlock) = start();
     let urls = masters.urls();
     let other = all_ready(&patient(masters.urls()));
@@ -70,7 +70,7 @@ fn revoked_holder_is_told_and_the_next_one_waits_for_its_end() {
 
 /// The control: what the warning says does happen.
 #[test]
-fn with_now_there_may_be_two_holders() {
+fn slow_with_now_there_may_be_two_holders() {
     let (masters, redlock) = start();
     let urls = masters.urls();
     let other = all_ready(&patient(masters.urls()));
@@ -101,7 +101,7 @@ fn have(masters: &Masters, value: &[u8]) -> usize {
 
 /// A holder that sets a missing key again learns its loss all the same; deleting does not help.
 #[test]
-fn holder_that_heals_loses_with_now() {
+fn slow_holder_that_heals_loses_with_now() {
     let masters = Masters::start(3).unwrap();
     let (_redlock, kept) = healing(&masters);
     let token = kept.token().as_bytes().to_vec();

@@ -219,7 +219,7 @@ fn command_of_a_fenced_lock_gets_its_number() {
 
 /// As flock(1) does, unless the user wants something else.
 #[test]
-fn what_the_command_has_started_keeps_the_lock() {
+fn slow_what_the_command_has_started_keeps_the_lock() {
     let (_masters, redlock, list) = start();
     let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
     let mut child = Running::start(&mut unhurried(&list, &["r", "-c", script]));
@@ -257,7 +257,7 @@ fn what_the_command_has_started_keeps_the_lock() {
 
 /// Longer than a lock may be: by renewing.
 #[test]
-fn resource_stays_locked_for_longer_than_max_ttl() {
+fn slow_resource_stays_locked_for_longer_than_max_ttl() {
     let (masters, redlock, list) = start();
     let is_locked = || masters.iter().filter(|it| it.dbsize().unwrap() > 0).count() > 1;
     let own = ["--max-ttl", "1s", "--ttl", "1s", "--at-least", "2500ms", "r", "--", "true"];
@@ -439,7 +439,7 @@ fn lock_that_is_revoked_ends_the_command() {
 
 /// All masters have answered, so they were not late.
 #[test]
-fn loss_by_refusals_is_no_loss_by_silence() {
+fn slow_loss_by_refusals_is_no_loss_by_silence() {
     let (masters, _redlock, list) = start();
     let mut child = unhurried(&list, &["--ttl", "3s", "r", "-c", "echo ready; sleep 60"]);
     let mut child = Running::start(&mut child);
@@ -614,7 +614,7 @@ fn command_runs_with_several_resources() {
 
 /// K4, K6: shares beside each other, and none beside who takes all of them.
 #[test]
-fn command_shares_its_resource() {
+fn slow_command_shares_its_resource() {
     let (masters, redlock, list) = start();
     let script = "echo $MUXLOCK_RESOURCE; read x";
     let hold = |how: &str| {
@@ -715,7 +715,7 @@ fn command_takes_one_of_several_permits() {
 
 /// K11, K15: others see it, it is renewed, and the same value does not get the lock again.
 #[test]
-fn command_runs_with_a_value_that_others_recognise() {
+fn slow_command_runs_with_a_value_that_others_recognise() {
     let (masters, redlock, list) = start();
     let args = ["--ttl", "2s", "--as", "web-1", "r", "-c", "echo $MUXLOCK_RESOURCE; read x"];
     let mut one = Running::start(unhurried(&list, &args).stdin(Stdio::piped()));

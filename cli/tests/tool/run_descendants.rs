@@ -268,7 +268,7 @@ fn play(trial: &Trial, masters: &Masters, list: &str) -> i64 {
 
 /// Ends, stops and losses at random moments.
 #[test]
-fn no_descendant_lives_beside_the_next_holder() {
+fn slow_alone_no_descendant_lives_beside_the_next_holder() {
     let _alone = heavy();
     let figure = |name, default| env::var(name).map_or(default, |text| text.parse().unwrap());
     let trials: u64 = figure("MUXLOCK_DESCENDANTS_TRIALS", TRIALS);
@@ -300,7 +300,7 @@ fn no_descendant_lives_beside_the_next_holder() {
 
 /// The control: most of these ways leave survivors where a process group is ended.
 #[test]
-fn end_of_a_process_group_leaves_descendants() {
+fn slow_alone_end_of_a_process_group_leaves_descendants() {
     let _alone = heavy();
     let survives = |(number, way): (usize, &Way)| {
         let files = Files::create(&format!("descendants-control-{number}"));

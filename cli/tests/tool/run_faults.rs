@@ -132,23 +132,23 @@ fn never_overlap(fault: Fault, code: Option<i32>) {
 }
 
 #[test]
-fn command_of_a_stopped_muxlock_is_over_before_the_next_begins() {
+fn slow_alone_command_of_a_stopped_muxlock_is_over_before_the_next_begins() {
     never_overlap(Fault::Stop, Some(120));
 }
 
 #[test]
-fn command_of_a_killed_muxlock_is_over_before_the_next_begins() {
+fn slow_alone_core_command_of_a_killed_muxlock_is_over_before_the_next_begins() {
     never_overlap(Fault::Kill, None);
 }
 
 #[test]
-fn command_whose_masters_freeze_is_over_before_the_next_begins() {
+fn slow_alone_command_whose_masters_freeze_is_over_before_the_next_begins() {
     never_overlap(Fault::Freeze, Some(120));
 }
 
 /// The control: these faults do overlap where nothing guards.
 #[test]
-fn without_the_guard_commands_overlap() {
+fn slow_alone_without_the_guard_commands_overlap() {
     let _alone = heavy();
     for fault in [Fault::Stop, Fault::Kill] {
         let found = margins(fault, &["--no-guard"], Expected::Overlap);
@@ -159,7 +159,7 @@ fn without_the_guard_commands_overlap() {
 /// Nothing else ends its command when the guard is killed, and the user is told so. muxlock still
 /// does.
 #[test]
-fn end_of_the_guard_is_told() {
+fn slow_end_of_the_guard_is_told() {
     let (masters, _redlock, list) = start();
     let mut child = Running::start(&mut unhurried(
         &list,
@@ -184,7 +184,7 @@ fn is_zombie(pid: &str) -> bool {
 
 /// The guard has ended the command, and muxlock goes on while the lock is still valid.
 #[test]
-fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
+fn slow_act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
     let (_masters, _redlock, list) = start();
     let own = ["--ttl", "2s", "--kill-after", "300ms", "r", "-c", "echo $$; exec sleep 60"];
     let mut child = Running::start(&mut unhurried(&list, &own));
@@ -201,7 +201,7 @@ fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
 
 /// It ended by itself, and too late.
 #[test]
-fn lock_that_was_over_before_the_command_is_told() {
+fn slow_lock_that_was_over_before_the_command_is_told() {
     let (masters, _redlock, list) = start();
     let own = ["--no-guard", "--ttl", "2s", "r", "-c", "echo $$; read x"];
     let mut child = Running::start(unhurried(&list, &own).stdin(Stdio::piped()));
@@ -220,7 +220,7 @@ fn lock_that_was_over_before_the_command_is_told() {
 
 /// muxlock is killed after it has sent SIGTERM: the guard only sends SIGKILL.
 #[test]
-fn guard_knows_that_a_lost_lock_ends_its_command() {
+fn slow_guard_knows_that_a_lost_lock_ends_its_command() {
     let (masters, _redlock, list) = start();
     let script = "trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done";
     let own = ["--ttl", "2s", "--kill-after", "500ms", "r", "-c", script];
@@ -251,7 +251,7 @@ fn signal_while_masters_are_asked_takes_back_what_they_granted() {
 
 /// Leftovers of the first process are ended as well, even if muxlock is killed.
 #[test]
-fn group_is_ended_after_its_first_process() {
+fn slow_group_is_ended_after_its_first_process() {
     let (masters, _redlock, list) = start();
     for is_killed in [false, true] {
         let name = format!("group-{is_killed}");
@@ -282,7 +282,7 @@ fn group_is_ended_after_its_first_process() {
 
 /// Unread words delay neither SIGKILL nor the guard.
 #[test]
-fn full_pipe_delays_no_end() {
+fn slow_full_pipe_delays_no_end() {
     let (masters, _redlock, list) = start();
     let folder = Folder::create("full_pipe");
     let signs = folder.0.join("signs");
@@ -305,7 +305,7 @@ fn full_pipe_delays_no_end() {
 
 /// A guard that was stopped hears of the renewals before it judges.
 #[test]
-fn guard_that_was_stopped_ends_no_healthy_command() {
+fn slow_guard_that_was_stopped_ends_no_healthy_command() {
     let (_masters, _redlock, list) = start();
     let own = ["--ttl", "3s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 4.5; exit 7"];
     let mut child = Running::start(&mut unhurried(&list, &own));

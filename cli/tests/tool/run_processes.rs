@@ -119,10 +119,13 @@ fn stub_runs_its_program_only_if_it_may() {
 
 /// As `sudo` is: only root can end it, and the guard cannot either.
 #[test]
-fn command_of_another_user_is_not_waited_for() {
+fn slow_command_of_another_user_is_not_waited_for() {
     let is_root = fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t");
     if !is_root {
-        return skip("command_of_another_user_is_not_waited_for", "only root makes such a command");
+        return skip(
+            "slow_command_of_another_user_is_not_waited_for",
+            "only root makes such a command",
+        );
     }
     // Where a program may have its owner's rights.
     let folder = std::env::temp_dir().join(format!("muxlock-other-user-{}", std::process::id()));
@@ -159,10 +162,10 @@ fn command_of_another_user_is_not_waited_for() {
 
 /// As the first process of a container, it is the parent of what loses its own.
 #[test]
-fn first_process_of_a_container_reaps() {
+fn slow_first_process_of_a_container_reaps() {
     let can = Command::new("unshare").args(["-p", "-f", "--mount-proc", "true"]).output();
     if !can.is_ok_and(|it| it.status.success()) {
-        return skip("first_process_of_a_container_reaps", "no process namespace may be made");
+        return skip("slow_first_process_of_a_container_reaps", "no process namespace may be made");
     }
     let (_masters, redlock, list) = start();
     let zombies = "cat /proc/[0-9]*/stat 2> /dev/null | grep -c ') Z '";

@@ -53,7 +53,7 @@ fn command_reads_the_terminal_and_so_does_the_script_after_it() {
 }
 
 #[test]
-fn control_c_reaches_the_command_once() {
+fn slow_control_c_reaches_the_command_once() {
     let (_masters, redlock, list) = start();
     let script = "exec $m r -c 'trap \"n=x\\$n\" INT; echo ready; sleep 9; sleep 0.3; \
         echo got:$n; exit 7'";
@@ -67,7 +67,7 @@ fn control_c_reaches_the_command_once() {
 }
 
 #[test]
-fn control_c_ends_a_wait() {
+fn slow_control_c_ends_a_wait() {
     let (masters, redlock, list) = start();
     let _lock = redlock.try_lock("r", testbed::TTL).unwrap();
     let script = "exec $m -w 60s r true";
@@ -91,7 +91,7 @@ fn stopped_job_goes_on() {
 
 /// A stopped job is not renewed, and must not go on after its lock.
 #[test]
-fn job_that_is_stopped_for_too_long_is_ended() {
+fn slow_job_that_is_stopped_for_too_long_is_ended() {
     let (_masters, redlock, list) = start();
     let script = "set -m; $m --ttl 1s r -c 'sleep 60 & echo ready; wait; echo never'; echo job:$?; \
         sleep 1.2; fg; echo end:$?";
@@ -102,7 +102,7 @@ fn job_that_is_stopped_for_too_long_is_ended() {
 
 /// In the background, a command that reads stops with its job.
 #[test]
-fn background_job_gets_the_terminal_in_the_foreground() {
+fn slow_background_job_gets_the_terminal_in_the_foreground() {
     let (_masters, _redlock, list) = start();
     let script =
         "set -m; $m r -c 'echo ready; read x; echo got:$x' & sleep 1; jobs; fg; echo end:$?";
@@ -112,7 +112,7 @@ fn background_job_gets_the_terminal_in_the_foreground() {
 
 /// What is said while a program has the whole screen is gone with it.
 #[test]
-fn terminal_is_as_before_once_the_command_was_ended() {
+fn slow_terminal_is_as_before_once_the_command_was_ended() {
     let (_masters, _redlock, list) = start();
     let whole_screen = "stty raw -echo; printf \"\\033[?1049h\"; trap \"\" TERM; sleep 60; true";
     let script = format!(

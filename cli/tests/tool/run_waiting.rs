@@ -60,7 +60,7 @@ fn change(masters: &Masters, right: &[u8]) {
 }
 
 #[test]
-fn wait_without_end_names_the_holder_and_ends_with_the_lock_or_a_signal() {
+fn slow_wait_without_end_names_the_holder_and_ends_with_the_lock_or_a_signal() {
     let (_masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     let holder = lock.token().fingerprint();
@@ -82,7 +82,7 @@ fn wait_without_end_names_the_holder_and_ends_with_the_lock_or_a_signal() {
 
 /// Only an operator can end it, who may do so at any time.
 #[test]
-fn wait_without_end_says_that_masters_refuse_and_goes_on() {
+fn slow_wait_without_end_says_that_masters_refuse_and_goes_on() {
     let (masters, redlock, list) = start();
     redlock.shutdown(TTL);
     change(&masters, b"-set");
@@ -104,7 +104,7 @@ fn wait_without_end_says_that_masters_refuse_and_goes_on() {
 }
 
 #[test]
-fn quiet_wait_writes_nothing() {
+fn slow_quiet_wait_writes_nothing() {
     let (masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     let code = |args: &[&str]| run(&mut unhurried(&list, args));
@@ -131,7 +131,7 @@ fn quiet_wait_writes_nothing() {
 
 /// One master, because clients that find different ones slow wait in different queues.
 #[test]
-fn position_in_the_queue_is_told_when_it_changes() {
+fn slow_position_in_the_queue_is_told_when_it_changes() {
     let master = Master::start().unwrap();
     let list = master.url();
     let holder = Waiting::start(&list, &["r", "sleep", "600"]);
@@ -153,7 +153,7 @@ fn position_in_the_queue_is_told_when_it_changes() {
 }
 
 #[test]
-fn wait_of_other_kinds_names_the_lock_in_the_way() {
+fn slow_wait_of_other_kinds_names_the_lock_in_the_way() {
     let (masters, redlock, list) = start();
     let read = redlock.try_read("r", TTL).unwrap();
     let mut writer = Waiting::start(&list, &["-w", "60s", "--exclusive", "r", "true"]);
@@ -184,7 +184,7 @@ fn without_quorum() -> (Masters, String) {
 }
 
 #[test]
-fn masters_are_waited_for() {
+fn slow_masters_are_waited_for() {
     let (mut masters, list) = without_quorum();
     let down = "waiting for r: 1 of 3 masters can vote, and a lock needs 2 (node 1 ";
     for more in [&["--wait-masters", "60s"][..], &["--wait-masters", "forever", "--nonblock"]] {
@@ -212,7 +212,7 @@ fn masters_are_waited_for() {
 }
 
 #[test]
-fn holder_is_not_waited_for_with_the_masters() {
+fn slow_holder_is_not_waited_for_with_the_masters() {
     let (_masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     for more in [&[][..], &["--nonblock"], &["--wait", "300ms"]] {
@@ -229,7 +229,7 @@ fn holder_is_not_waited_for_with_the_masters() {
 
 /// Clients that wait for the same masters try at the same moment, and each might get some votes.
 #[test]
-fn attempt_that_nobody_won_is_repeated_with_the_masters() {
+fn slow_attempt_that_nobody_won_is_repeated_with_the_masters() {
     let (masters, _redlock, list) = start();
     for (i, value) in ["0123456789abcdef01234567", "ab0123456789abcdef012345"].iter().enumerate() {
         masters[i].query(&[b"SET", b"r", value.as_bytes(), b"PX", b"60000"]).unwrap();
@@ -241,7 +241,7 @@ fn attempt_that_nobody_won_is_repeated_with_the_masters() {
 }
 
 #[test]
-fn quarantine_is_waited_for() {
+fn slow_quarantine_is_waited_for() {
     let (_masters, redlock, list) = start();
     redlock.shutdown(TTL);
     let observing = |args: &[&str]| {

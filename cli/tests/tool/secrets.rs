@@ -11,7 +11,7 @@ const QUICK: [&str; 4] = ["--connect-timeout", "2ms", "--node-timeout", "1ms"];
 
 /// By flag, variable and file, and in places where no address belongs.
 #[test]
-fn no_output_of_the_tool_shows_a_password() {
+fn slow_no_output_of_the_tool_shows_a_password() {
     let folder = Folder::create("secrets");
     let path = folder.0.join("config.toml");
     let file = path.to_str().unwrap();

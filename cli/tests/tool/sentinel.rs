@@ -9,7 +9,7 @@ use crate::cli::{muxlock, run};
 
 /// The tool finds the settings with which a master that is cut off would go on, and mends them.
 #[test]
-fn doctor_finds_a_master_that_would_not_stop_to_write() {
+fn slow_doctor_finds_a_master_that_would_not_stop_to_write() {
     let site = Site::start();
     let found = || {
         let (_, out, _) =

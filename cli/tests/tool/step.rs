@@ -279,7 +279,7 @@ fn file_is_for_its_owner_alone_and_the_token_is_nowhere_else() {
 }
 
 #[test]
-fn file_in_the_way_is_kept_and_no_lock_is_taken() {
+fn slow_file_in_the_way_is_kept_and_no_lock_is_taken() {
     let (masters, _redlock, list) = start();
     let scene = Scene::new("step-way", list);
     let lock = || scene.tool(&["lock", "r", "--to", &scene.file]);
@@ -430,7 +430,7 @@ fn elsewhere(secret: &str) -> String {
 }
 
 #[test]
-fn lost_lock_is_reported_by_the_next_step() {
+fn slow_lost_lock_is_reported_by_the_next_step() {
     let (masters, redlock, list) = start();
     let scene = Scene::new("step-lost", list);
     // Expired.
@@ -511,7 +511,7 @@ fn frozen_master_holds_up_no_step() {
 }
 
 #[test]
-fn renewer_renews_the_lock_until_the_next_step() {
+fn slow_renewer_renews_the_lock_until_the_next_step() {
     let (masters, redlock, list) = start();
     let scene = Scene::new("step-keep", list);
     // It has no pipe of this test: the call would wait for it.
@@ -574,7 +574,7 @@ fn renewer_has_no_descriptor_of_the_step() {
 }
 
 #[test]
-fn killed_renewer_leaves_the_lock_to_its_text() {
+fn slow_killed_renewer_leaves_the_lock_to_its_text() {
     let (masters, redlock, list) = start();
     let scene = Scene::new("step-killed", list);
     scene.lock(&["--keep", "1h", "--ttl", "30s"]);
@@ -618,7 +618,7 @@ fn file_that_is_removed_during_the_wait_is_not_unlocked() {
 }
 
 #[test]
-fn renewer_ends_by_time_signal_removal_and_loss() {
+fn slow_renewer_ends_by_time_signal_removal_and_loss() {
     let (masters, redlock, list) = start();
     let scene = Scene::new("step-ends", list);
     let lost = |why: &str| {
@@ -675,7 +675,7 @@ fn one_of_two_unlocks_wins() {
 
 /// Success needs a look at the clock after everything else, which may take long.
 #[test]
-fn lock_that_expires_before_it_is_handed_over_is_not_reported() {
+fn slow_lock_that_expires_before_it_is_handed_over_is_not_reported() {
     let (masters, _redlock, list) = start();
     let scene = Scene::new("step-late", list);
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
@@ -715,7 +715,7 @@ fn signal_ends_the_wait_for_a_lock() {
 
 /// A step that is cancelled before the renewer is ready is not reported as a failure.
 #[test]
-fn signal_ends_the_start_of_a_renewer() {
+fn slow_signal_ends_the_start_of_a_renewer() {
     let (masters, _redlock, list) = start();
     let scene = Scene::new("step-start", list);
     // Each process that reads the settings waits for somebody to write them.

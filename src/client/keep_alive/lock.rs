@@ -613,7 +613,7 @@ mod tests {
 
     /// A watchdog does not hold up the holder, and ends with the lock.
     #[test]
-    fn wait_for_a_loss_ends_when_the_lock_is_given_up() {
+    fn slow_wait_for_a_loss_ends_when_the_lock_is_given_up() {
         let give_up: [fn(KeptLock); 2] = [drop, |kept| drop(kept.stop())];
         for give_up in give_up {
             let kept = kept(SECOND / 2, SECOND / 100);

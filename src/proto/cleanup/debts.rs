@@ -850,7 +850,7 @@ mod bounds {
     }
 
     #[test]
-    fn debts_beyond_the_most_are_not_kept_unless_others_are_over() {
+    fn slow_debts_beyond_the_most_are_not_kept_unless_others_are_over() {
         let mut debts = Debts::default();
         // Each tenth lock was given up: its release has to follow, whatever the time.
         let (awake, dormant) = (debt(DebtStage::Awake, SOON), debt(DebtStage::Dormant, SOON));

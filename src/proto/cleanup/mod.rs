@@ -413,7 +413,7 @@ mod tests {
 
     /// R29: a node that owes too much forgets which copies are in doubt: none counts then.
     #[test]
-    fn node_with_a_doubt_that_finds_no_room_is_in_quarantine() {
+    fn slow_node_with_a_doubt_that_finds_no_room_is_in_quarantine() {
         use crate::config::RestartGuard::{Off, Uptime};
         for (guard, is_doubted) in [(Off, false), (Uptime, true)] {
             let (mut cleanup, mut nodes) = scene(one_node().restart_guard(guard));
@@ -444,7 +444,7 @@ mod tests {
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
     /// node's copy does not count although no connection is named.
     #[test]
-    fn adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
+    fn slow_adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
         let (mut cleanup, mut nodes) = scene(one_node());
         for number in 0..debts::DEBTS_KEPT_MAX as u32 {
             cleanup.add_lost(NOW, &mut nodes, 0, (&claim(number), None, Left::Release));
