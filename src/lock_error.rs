@@ -41,7 +41,7 @@ pub enum LockErrorKind {
         /// The longest TTL allowed.
         max: Duration,
     },
-    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`], or than the 1,016 bytes of
+    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`], or than the 1,013 bytes of
     /// a semaphore. Nothing was sent.
     InvalidResource {
         /// Its length in bytes.
@@ -539,7 +539,7 @@ impl Resource {
     ///
     /// # Errors
     /// [`LockErrorKind::InvalidSlots`] if there are no permits, or more than [`SLOTS_MAX`];
-    /// [`LockErrorKind::InvalidResource`] if the name is empty or longer than 1,016 bytes.
+    /// [`LockErrorKind::InvalidResource`] if the name is empty or longer than 1,013 bytes.
     pub fn slot(name: impl AsRef<[u8]>, slots: u32) -> Result<Resource, LockError> {
         Ok(Resource::checked_slot(name.as_ref(), slots)?)
     }

@@ -169,7 +169,7 @@ impl Redlock {
     /// [`InvalidSlots`](crate::LockErrorKind::InvalidSlots) if `permits` is zero or more than
     /// [`SLOTS_MAX`](crate::limits::SLOTS_MAX);
     /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is empty or longer
-    /// than 1,016 bytes.
+    /// than 1,013 bytes.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
