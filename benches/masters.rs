@@ -6,7 +6,8 @@
 //!
 //! A mean says little on a machine that others use too, so each case also prints percentiles of
 //! its single pairs. At the end, healthy and faulty masters take turns of a few milliseconds, and a
-//! table compares their medians: run `cargo bench -p benches --bench masters ratios` for that alone.
+//! table compares their medians: run `cargo bench -p benches --bench masters ratios` for that
+//! alone.
 
 use std::any::Any;
 use std::cell::LazyCell;

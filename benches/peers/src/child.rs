@@ -47,11 +47,6 @@ impl Worker {
         Ok(Worker { process, input, lines, hangs: false })
     }
 
-    /// The id of its process.
-    pub fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
     /// Waits until it is connected and warm.
     pub fn wait_until_ready(&mut self) -> io::Result<()> {
         match self.lines.recv_timeout(READY_MAX) {
@@ -63,7 +58,7 @@ impl Worker {
 
     /// Sends its process a signal.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
         Ok(kill_process(pid.ok_or(ErrorKind::NotFound)?, signal)?)
     }
 
@@ -84,10 +79,8 @@ impl Worker {
 
     /// Lets it measure one turn; `TimedOut` if that takes longer than `bound`.
     pub fn measure(&mut self, bound: Duration) -> io::Result<Sample> {
-        let input = self.input.as_mut().ok_or(ErrorKind::BrokenPipe)?;
-        writeln!(input, "{GO}")?;
-        let line =
-            self.lines.recv_timeout(bound).map_err(gone).inspect_err(|_| self.hangs = true)?;
+        self.tell(GO)?;
+        let line = self.hear(bound)?;
         line.parse().map_err(|()| io::Error::other(line))
     }
 }

@@ -7,7 +7,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::child::run_beneath;
@@ -25,37 +24,16 @@ enum Tool {
     Strace,
 }
 
-/// Which tools are missing here.
-pub fn missing_tools() -> Vec<&'static str> {
-    let is_missing = |tool: &&str| {
-        let mut command = Command::new(tool);
-        let quiet = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        quiet.status().map_or(true, |status| !status.success())
-    };
-    Tool::ALL.into_iter().map(Tool::name).filter(is_missing).collect()
-}
-
 /// Counts for a job of counting; what cannot be counted is not a number.
 pub fn count(job: &Job) -> io::Result<Sample> {
     let sample = run_beneath(&[], &run(job, lengths(job).1, 0), RUN_MAX)?;
-    let missing = missing_tools();
-    let counted = |tool: Tool, place: u32| {
-        if missing.contains(&tool.name()) {
-            return f64::NAN;
-        }
-        let complain = |error: &io::Error| eprintln!("    {}: {error}", tool.name());
-        tool.per_pair(job, place).inspect_err(complain).unwrap_or(f64::NAN)
-    };
-    let instructions = counted(Tool::Callgrind, 1);
-    Ok(Sample { instructions, calls: counted(Tool::Strace, 3), ..sample })
+    let instructions = Tool::Callgrind.counted(job, 1);
+    Ok(Sample { instructions, calls: Tool::Strace.counted(job, 3), ..sample })
 }
 
-/// Instructions alone.
-pub fn instructions(job: &Job) -> io::Result<f64> {
-    if missing_tools().contains(&Tool::Callgrind.name()) {
-        return Err(io::Error::other("valgrind is missing: instructions are left out"));
-    }
-    Tool::Callgrind.per_pair(job, 1)
+/// Instructions alone; not a number if they cannot be counted.
+pub fn instructions(job: &Job) -> f64 {
+    Tool::Callgrind.counted(job, 1)
 }
 
 /// So many pairs, with a key of their own. Beneath a tool, a pair may take long.
@@ -75,13 +53,16 @@ fn lengths(job: &Job) -> (usize, usize) {
 }
 
 impl Tool {
-    const ALL: [Tool; 2] = [Tool::Callgrind, Tool::Strace];
-
     fn name(self) -> &'static str {
         match self {
             Tool::Callgrind => "valgrind",
             Tool::Strace => "strace",
         }
+    }
+
+    fn counted(self, job: &Job, place: u32) -> f64 {
+        let complain = |error: &io::Error| eprintln!("    {}: {error}", self.name());
+        self.per_pair(job, place).inspect_err(complain).unwrap_or(f64::NAN)
     }
 
     /// What one pair more adds to it.

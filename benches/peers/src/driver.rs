@@ -8,7 +8,6 @@ use crate::child::Worker;
 use crate::clock;
 use crate::job::{Client, Job, Sample};
 use crate::masters::Pool;
-use crate::noise::{Counters, Noise};
 use crate::stats;
 
 /// A client that takes so many times its turn is not given another one in the same repeat.
@@ -23,7 +22,7 @@ const WATCHED: Duration = Duration::from_secs(1);
 /// Who is measured.
 #[derive(Debug, Clone)]
 pub struct Player {
-    /// What it is called in tables and charts.
+    /// What it is called in tables.
     pub label: String,
     pub job: Job,
 }
@@ -83,34 +82,10 @@ impl Entry {
 pub struct Cell {
     pub name: String,
     pub entries: Vec<Entry>,
-    pub noise: Noise,
 }
 
-impl Cell {
-    /// What a client did.
-    pub fn entry(&self, client: Client) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.client == client)
-    }
-
-    /// What a client did that is called this.
-    pub fn labelled(&self, label: &str) -> Option<&Entry> {
-        let mut entries = self.entries.iter();
-        entries.find(|entry| entry.label == label && entry.verdict == Verdict::Measured)
-    }
-
-    /// How far the first client's medians lie apart, from turn to turn: there is no better measure
-    /// of how much single figures are worth.
-    pub fn spread(&self) -> f64 {
-        let figure = |sample: &Sample| if sample.p50 > 0.0 { sample.p50 } else { sample.rate };
-        let first = self.entries.first();
-        let values: Vec<f64> =
-            first.iter().flat_map(|entry| entry.samples.iter().flatten()).map(figure).collect();
-        stats::spread(&values)
-    }
-}
-
-/// Measures what was planned, on the first of these pools; the others are there, too.
-pub fn play(plan: &Plan, pools: &[&Pool]) -> io::Result<Cell> {
+/// Measures what was planned.
+pub fn play(plan: &Plan, pool: &Pool) -> io::Result<Cell> {
     eprint!("  {:24}", plan.name);
     let entry = |player: &Player| Entry {
         label: player.label.clone(),
@@ -119,18 +94,13 @@ pub fn play(plan: &Plan, pools: &[&Pool]) -> io::Result<Cell> {
         samples: vec![None; plan.repeats * plan.turns],
     };
     let mut entries: Vec<Entry> = plan.players.iter().map(entry).collect();
-    let mut noises = Vec::new();
     for repeat in 0..plan.repeats {
-        noises.push(play_once(plan, pools, repeat, &mut entries)?);
+        play_once(plan, pool, repeat, &mut entries)?;
         eprint!(".");
     }
     eprintln!();
     entries.iter_mut().for_each(judge);
-    let noise = Noise {
-        stolen: stats::median(noises.iter().map(|noise| noise.stolen)),
-        others: stats::median(noises.iter().map(|noise| noise.others)),
-    };
-    Ok(Cell { name: plan.name.clone(), entries, noise })
+    Ok(Cell { name: plan.name.clone(), entries })
 }
 
 /// A client of which no turn succeeded has failed.
@@ -141,53 +111,33 @@ fn judge(entry: &mut Entry) {
     }
 }
 
-fn play_once(
-    plan: &Plan,
-    pools: &[&Pool],
-    repeat: usize,
-    entries: &mut [Entry],
-) -> io::Result<Noise> {
-    let mut masters = Masters { pools, idle: 0.0 };
-    let mut pids: Vec<u32> = pools.iter().flat_map(|pool| pool.pids()).collect();
-    pids.push(std::process::id());
-    let before = Counters::read(&pids);
+fn play_once(plan: &Plan, pool: &Pool, repeat: usize, entries: &mut [Entry]) -> io::Result<()> {
+    let mut masters = Watched { pool, idle: 0.0 };
     let mut seats = start(plan, repeat, entries)?;
-    pids.extend(seats.iter().map(|seat| seat.worker.pid()));
-    for pool in pools.iter().take(1) {
-        pool.freeze(plan.frozen)?;
-    }
+    pool.freeze(plan.frozen)?;
     if plan.players.iter().any(|player| player.job.pause >= RARE) {
         masters.watch();
     }
     for turn in 0..plan.turns {
         take_turns(plan, repeat * plan.turns + turn, entries, &mut seats, &masters);
     }
-    let noise = before.until(Counters::read(&pids));
     drop(seats);
-    for pool in pools.iter().take(1) {
-        pool.thaw(plan.frozen)?;
-    }
-    Ok(noise)
+    pool.thaw(plan.frozen)
 }
 
-/// All masters of a plan.
-struct Masters<'a> {
-    pools: &'a [&'a Pool],
+/// The masters of a plan.
+struct Watched<'a> {
+    pool: &'a Pool,
     /// What part of a core they compute while nobody asks them anything.
     idle: f64,
 }
 
-impl Masters<'_> {
-    /// In nanoseconds, so far.
-    fn computed(&self) -> f64 {
-        self.pools.iter().map(|pool| pool.computed()).sum()
-    }
-
+impl Watched<'_> {
     /// Finds out what they compute while nobody asks them anything.
     fn watch(&mut self) {
-        let (start, before) = (clock::now(), self.computed());
+        let (start, before) = (clock::now(), self.pool.computed());
         clock::pause(WATCHED);
-        self.idle = (self.computed() - before) / (clock::now() - start).as_nanos() as f64;
+        self.idle = (self.pool.computed() - before) / (clock::now() - start).as_nanos() as f64;
     }
 }
 
@@ -222,7 +172,7 @@ fn take_turns(
     turn: usize,
     entries: &mut [Entry],
     seats: &mut [Seat],
-    masters: &Masters<'_>,
+    masters: &Watched<'_>,
 ) {
     let count = seats.len();
     // Nobody always comes after the same one.
@@ -233,12 +183,12 @@ fn take_turns(
         }
         let entry = &mut entries[*player];
         let slice = plan.players[*player].job.slice;
-        let (begun, computed) = (clock::now(), masters.computed());
+        let (begun, computed) = (clock::now(), masters.pool.computed());
         match worker.measure(slice + plan.bound) {
             Ok(sample) => {
                 let took = clock::now() - begun;
                 let by_themselves = masters.idle * took.as_nanos() as f64;
-                let server_cpu = (masters.computed() - computed - by_themselves) / sample.done;
+                let server_cpu = (masters.pool.computed() - computed - by_themselves) / sample.done;
                 entry.samples[turn] = Some(Sample { server_cpu, ..sample });
                 *sits_out = took > slice * SLOW;
             }

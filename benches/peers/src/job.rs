@@ -55,48 +55,33 @@ pub enum Work {
     Set,
     /// Acquire and release; only the acquisition is timed.
     Acquire,
-    /// Acquire, and let go without waiting if the client can.
-    Drop,
     /// `size` pairs that are counted, not timed; and without the restart guard.
     Count,
     CountUnguarded,
-    /// `size` pairs a second.
-    Steady,
     /// The first lock of a new client.
     First,
-    /// Nothing, with `size` locks that are kept alive.
-    Idle,
-    /// Pairs over `size` resources in turn.
-    Resources,
     /// `size` pairs at once on one thread.
     InFlight,
     /// `size` threads on one client, each with a resource of its own.
     Threads,
     /// From lock to lock on `size` threads of one client.
     Swap,
-    /// `size` clients that want the same resource.
-    HandOff,
 }
 
 impl Work {
-    const ALL: [(Work, &'static str); 17] = [
-        (Work::Pair, "pair"),
-        (Work::Fenced, "fenced"),
-        (Work::Share, "share"),
-        (Work::Permit, "permit"),
-        (Work::Set, "set"),
-        (Work::Acquire, "acquire"),
-        (Work::Drop, "drop"),
-        (Work::Count, "count"),
-        (Work::CountUnguarded, "count-unguarded"),
-        (Work::Steady, "steady"),
-        (Work::First, "first"),
-        (Work::Idle, "idle"),
-        (Work::Resources, "resources"),
-        (Work::InFlight, "in-flight"),
-        (Work::Threads, "threads"),
-        (Work::Swap, "swap"),
-        (Work::HandOff, "hand-off"),
+    const ALL: [Work; 12] = [
+        Work::Pair,
+        Work::Fenced,
+        Work::Share,
+        Work::Permit,
+        Work::Set,
+        Work::Acquire,
+        Work::Count,
+        Work::CountUnguarded,
+        Work::First,
+        Work::InFlight,
+        Work::Threads,
+        Work::Swap,
     ];
 }
 
@@ -138,12 +123,8 @@ impl Job {
             self.pause.as_millis(),
             u128::from(self.number),
         ];
-        let name = |work: Work| Work::ALL.into_iter().find(|(known, _)| *known == work);
-        let mut args = vec![
-            self.client.name().to_owned(),
-            name(self.work).map_or_else(String::new, |(_, name)| name.to_owned()),
-            ports.join(","),
-        ];
+        let mut args =
+            vec![self.client.name().to_owned(), format!("{:?}", self.work), ports.join(",")];
         args.extend(numbers.map(|number| number.to_string()));
         args.extend(self.ca.iter().map(|path| path.display().to_string()));
         args
@@ -158,7 +139,7 @@ impl Job {
         let millis = |text: &String| Some(Duration::from_millis(text.parse().ok()?));
         Some(Job {
             client: Client::ALL.into_iter().find(|known| known.name() == client)?,
-            work: Work::ALL.into_iter().find(|(_, name)| name == work)?.0,
+            work: Work::ALL.into_iter().find(|known| format!("{known:?}") == *work)?,
             ports: ports.split(',').map(|port| port.parse().ok()).collect::<Option<_>>()?,
             size: size.parse().ok()?,
             alive: alive.parse().ok()?,
@@ -202,73 +183,50 @@ pub fn slot_key(slot: usize) -> String {
     format!("bench:{slot:08}")
 }
 
-/// What came out of one turn. What was not measured is zero or not a number.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sample {
+macro_rules! sample {
+    ($($(#[$doc:meta])* $figure:ident)*) => {
+        /// What came out of one turn. What was not measured is zero or not a number.
+        #[derive(Debug, Clone, Copy, Default, PartialEq)]
+        pub struct Sample { $($(#[$doc])* pub $figure: f64,)* }
+
+        impl Sample {
+            fn figures(&mut self) -> Vec<&mut f64> {
+                vec![$(&mut self.$figure),*]
+            }
+        }
+    };
+}
+
+sample! {
     /// Pairs that ended.
-    pub done: f64,
-    /// Those of them of which a half failed; for a hand-off, two holders at once.
-    pub failed: f64,
+    done
+    /// Those of them of which a half failed; in contention, two holders at once.
+    failed
     /// The median, in nanoseconds.
-    pub p50: f64,
-    /// In nanoseconds.
-    pub p99: f64,
-    pub p999: f64,
-    pub longest: f64,
+    p50
+    p99
     /// Pairs in a second.
-    pub rate: f64,
+    rate
     /// Time that the client computed for a pair, in nanoseconds.
-    pub cpu: f64,
-    /// The fewest pairs that one of several clients got.
-    pub least: f64,
-    /// The most pairs that one of several clients got.
-    pub most: f64,
-    /// Bytes for each operation under way, or lock that is kept alive, or of an idle client.
-    pub memory: f64,
-    /// How often the client wakes up in a second.
-    pub wakes: f64,
-    /// Heap allocations for each pair.
-    pub allocations: f64,
-    /// Instructions in user space for each pair.
-    pub instructions: f64,
-    /// System calls for each pair.
-    pub calls: f64,
+    cpu
+    /// Time that all masters computed for a pair, in nanoseconds.
+    server_cpu
+    /// The fewest pairs that one of several clients got, and the most.
+    least
+    most
+    /// Of a pair.
+    allocations
+    instructions
+    calls
     /// Between two holders, in nanoseconds.
-    pub gap_p99: f64,
-    pub longest_gap: f64,
-    pub longest_wait: f64,
+    gap_p99
+    longest_gap
+    longest_wait
     /// Calls of SET on all masters, for each acquisition.
-    pub sets: f64,
-    /// Time that all masters computed for an acquisition, in nanoseconds.
-    pub server_cpu: f64,
+    sets
 }
 
 impl Sample {
-    fn figures(&mut self) -> [&mut f64; 20] {
-        [
-            &mut self.done,
-            &mut self.failed,
-            &mut self.p50,
-            &mut self.p99,
-            &mut self.p999,
-            &mut self.longest,
-            &mut self.rate,
-            &mut self.cpu,
-            &mut self.least,
-            &mut self.most,
-            &mut self.memory,
-            &mut self.wakes,
-            &mut self.allocations,
-            &mut self.instructions,
-            &mut self.calls,
-            &mut self.gap_p99,
-            &mut self.longest_gap,
-            &mut self.longest_wait,
-            &mut self.sets,
-            &mut self.server_cpu,
-        ]
-    }
-
     /// Whether more failed than not: its times are those of failing.
     pub fn is_failure(&self) -> bool {
         self.done == 0.0 || 2.0 * self.failed > self.done
@@ -309,7 +267,7 @@ mod tests {
     fn job_survives_a_command_line() {
         let job = Job {
             client: Client::Rslock,
-            work: Work::HandOff,
+            work: Work::InFlight,
             size: 16,
             ports: vec![1, 65_535],
             alive: 2,

@@ -50,17 +50,3 @@ fn clients(lock: &str) -> String {
     let named = names.map(|name| format!("{name} {}", version(name).unwrap_or("unknown")));
     named.join(", ")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_and_model_are_found() {
-        let lock =
-            "name = \"redis\"\nversion = \"0.23.5\"\n\nname = \"redis\"\nversion = \"1.8.1\"\n";
-        assert!(clients(lock).contains("redis 1.8.1"));
-        assert_eq!(version_of("6.1.0-13-amd64\n"), "6.1.0");
-        assert_eq!(cpu_model("vendor_id : X\nmodel name\t: One Two\n"), Some("One Two"));
-    }
-}

@@ -1,18 +1,17 @@
 //! Measures muxlock against the floor, a loop written by hand, and against other clients.
 //!
 //! ```text
-//! peers [--quick] [--out FOLDER] [QUESTION...]
+//! peers [--quick] [--out PAGE] [QUESTION...]
 //! ```
 //!
 //! It starts masters of its own, and each client as a process of its own: this program once more,
-//! with `worker` as its first argument. Tables go to standard output; if every question is asked
-//! and a folder is named, a page and charts go there, too.
+//! with `worker` or `contender` as its first argument. Tables go to standard output; if every
+//! question is asked and a page is named, they replace its tables as well.
 
-mod arguments;
-mod chart;
 mod child;
 mod clients;
 mod clock;
+mod columns;
 mod contention;
 mod counts;
 mod driver;
@@ -22,29 +21,24 @@ mod job;
 mod machine;
 mod masters;
 mod memory;
-mod noise;
-mod presentation;
-mod proxy;
 mod questions;
 mod report;
 mod scripts;
 mod stats;
-mod targets;
 mod worker;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use arguments::Arguments;
 use clients::Failure;
-use questions::{Inquiry, Question};
-use report::Answer;
+use questions::{Answer, Inquiry, QUESTIONS, Question};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.split_first() {
         Some((first, rest)) if first == "worker" => worker::run(rest),
         Some((first, rest)) if first == "contender" => contention::contender::run(rest),
-        _ => Arguments::parse(&args).and_then(|arguments| inquire(&arguments)),
+        _ => inquire(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,34 +49,41 @@ fn main() -> ExitCode {
     }
 }
 
-fn inquire(arguments: &Arguments) -> Result<(), Failure> {
-    let start = clock::now();
-    let seconds = arguments.questions.iter().map(|question| question.seconds(arguments.quick));
-    eprintln!("measuring takes about {}", report::length(seconds.sum()));
-    let mut inquiry = Inquiry::new(arguments.quick)?;
+fn inquire(args: Vec<String>) -> Result<(), Failure> {
+    let (mut quick, mut out) = (false, None);
+    let mut asked: Vec<&Question> = Vec::new();
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => quick = true,
+            "--out" => out = Some(PathBuf::from(args.next().ok_or("--out needs a page")?)),
+            name => asked.push(Question::named(name).ok_or_else(|| unknown(name))?),
+        }
+    }
+    let is_all = asked.is_empty();
+    if is_all {
+        asked.extend(&QUESTIONS);
+    }
+    let mut inquiry = Inquiry::new(quick)?;
     let mut answers = Vec::new();
-    for question in &arguments.questions {
+    for question in asked {
         let begun = clock::now();
-        eprintln!("{}", question.name());
-        let cells = inquiry.ask(*question, &arguments.states)?;
-        eprintln!("  {} took {} s", question.name(), (clock::now() - begun).as_secs());
-        answers.push(Answer { question: *question, cells });
+        eprintln!("{}", question.name);
+        let cells = (question.ask)(&mut inquiry)?;
+        eprintln!("  {} took {} s", question.name, (clock::now() - begun).as_secs());
+        let answer = Answer { question, cells };
+        println!("{}\n{}", question.title, report::table(&answer));
+        answers.push(answer);
     }
-    for answer in &answers {
-        println!("{}\n{}", answer.question.title(), answer.table());
-    }
-    println!("Noise\n{}", report::noise(&answers));
-    let is_all = Question::ALL.into_iter().all(|question| arguments.questions.contains(&question));
-    if !is_all {
-        eprintln!("not every question was asked: no page is written");
-        return Ok(());
-    }
-    println!("Targets\n{}", report::promises(&targets::all(&answers)));
-    if let Some(folder) = &arguments.out {
-        let took = (clock::now() - start).as_secs().div_ceil(60);
-        let effort = inquiry.effort(took);
-        report::write(folder, &answers, &machine::describe(), &effort)?;
-        eprintln!("written: {}", folder.join("RESULTS.md").display());
+    if let (true, Some(page)) = (is_all, out) {
+        let old = std::fs::read_to_string(&page)?;
+        std::fs::write(&page, report::renewed(&old, &answers, &machine::describe()))?;
+        eprintln!("written: {}", page.display());
     }
     Ok(())
+}
+
+fn unknown(name: &str) -> String {
+    let names: Vec<_> = QUESTIONS.iter().map(|question| question.name).collect();
+    format!("there is no question {name}; there are {}", names.join(", "))
 }

@@ -1,15 +1,13 @@
 //! The masters that clients are measured on: real servers on free ports of this machine.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use muxlock::testing::{self, Masters, TlsFiles};
-use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+use muxlock::testing::{self, Masters};
+use testbed::Authority;
 
-use crate::{clock, noise};
+use crate::clock;
 
 /// What a server's age lacks of the truth: it tells whole seconds, and the clocks may differ.
 const AGE_SLACK: Duration = Duration::from_millis(2_200);
@@ -20,66 +18,32 @@ const THAW_TRIES: usize = 20;
 pub struct Pool {
     masters: Masters,
     started: Instant,
-    certificate: Option<Certificate>,
-}
-
-/// A certificate that signs itself, in a folder that is removed with it.
-struct Certificate {
-    folder: PathBuf,
-    files: TlsFiles,
-}
-
-impl Certificate {
-    fn create() -> io::Result<Certificate> {
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
-        let made = made.map_err(io::Error::other)?;
-        let folder = std::env::temp_dir().join(format!("peers-{}-tls", std::process::id()));
-        fs::create_dir(&folder)?;
-        let files = TlsFiles::in_folder(&folder);
-        let certificate = Certificate { folder, files };
-        let TlsFiles { ca, cert, key } = &certificate.files;
-        fs::write(ca, made.cert.pem())?;
-        fs::write(cert, made.cert.pem())?;
-        fs::write(key, made.signing_key.serialize_pem())?;
-        Ok(certificate)
-    }
-}
-
-impl Drop for Certificate {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
+    authority: Option<Authority>,
 }
 
 impl Pool {
     /// Starts so many.
     pub fn start(count: usize) -> io::Result<Pool> {
         let masters = Masters::start(count)?;
-        Ok(Pool { masters, started: clock::now(), certificate: None })
+        Ok(Pool { masters, started: clock::now(), authority: None })
     }
 
     /// Starts so many that also listen on a port with TLS.
     pub fn start_with_tls(count: usize) -> io::Result<Pool> {
-        let certificate = Certificate::create()?;
-        let masters = Masters::start_with_tls(count, &certificate.files, &[])?;
-        Ok(Pool { masters, started: clock::now(), certificate: Some(certificate) })
+        let authority = Authority::new();
+        let masters = Masters::start_with_tls(count, &authority.sign(&["127.0.0.1"]), &[])?;
+        Ok(Pool { masters, started: clock::now(), authority: Some(authority) })
     }
 
     /// Where they listen with TLS, and the file with the root of their certificates, if they do.
     pub fn tls(&self) -> Option<(Vec<u16>, PathBuf)> {
         let ports = self.masters.iter().filter_map(testing::Master::tls_port).collect();
-        Some((ports, self.certificate.as_ref()?.files.ca.clone()))
+        Some((ports, self.authority.as_ref()?.ca()))
     }
 
     /// Where they listen.
     pub fn ports(&self) -> Vec<u16> {
         self.masters.iter().map(testing::Master::port).collect()
-    }
-
-    /// The ids of their processes.
-    pub fn pids(&self) -> Vec<u32> {
-        self.masters.iter().map(testing::Master::pid).collect()
     }
 
     /// Calls of SET so far, and the time that they computed, in nanoseconds; of all together.
@@ -100,23 +64,9 @@ impl Pool {
         Ok((sets as f64, cpu * 1e9))
     }
 
-    /// Takes a lock in nobody's name, on all of them.
-    pub fn hold(&self, key: &str) -> io::Result<()> {
-        self.each(&[b"SET", key.as_bytes(), b"somebody else"])
-    }
-
-    /// Frees it.
-    pub fn free(&self, key: &str) -> io::Result<()> {
-        self.each(&[b"DEL", key.as_bytes()])
-    }
-
-    fn each(&self, command: &[&[u8]]) -> io::Result<()> {
-        self.masters.iter().try_for_each(|master| master.query(command).map(drop))
-    }
-
     /// What they have computed so far, in nanoseconds; not a number where the kernel does not say.
     pub fn computed(&self) -> f64 {
-        self.pids().into_iter().map(noise::computed).sum()
+        self.masters.iter().map(|master| computed(master.pid())).sum()
     }
 
     /// Waits until a client whose locks live for `ttl` at most does not mistrust them any more.
@@ -147,25 +97,10 @@ impl Pool {
     }
 }
 
-/// A port that refuses connections, as long as this is kept: it is taken, and nobody listens.
-pub struct Refused {
-    port: u16,
-    _socket: OwnedFd,
-}
-
-impl Refused {
-    /// Takes a free port.
-    pub fn take() -> io::Result<Refused> {
-        let taken = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        bind(&taken, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-        let address = SocketAddr::try_from(getsockname(&taken)?)?;
-        Ok(Refused { port: address.port(), _socket: taken })
-    }
-
-    /// Its number.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
+/// What the main thread of a process has computed so far, in nanoseconds.
+fn computed(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|it| it.parse().ok()).unwrap_or(f64::NAN)
 }
 
 /// The version of the servers.

@@ -54,7 +54,7 @@ impl Locks for Floor {
             Ok(true) => Some(()),
             // A minority may have granted it.
             Ok(false) | Err(_) => {
-                Floor::let_go(self);
+                self.let_go();
                 None
             }
         }
@@ -62,10 +62,6 @@ impl Locks for Floor {
 
     fn unlock(&mut self, (): ()) -> bool {
         self.release().unwrap_or(false)
-    }
-
-    fn let_go(&mut self, (): ()) {
-        Floor::let_go(self);
     }
 
     fn surprises(&self) -> u64 {

@@ -7,15 +7,12 @@ use mio::{Events, Poll, Token};
 use muxlock::node::{NodeState, NodeStatus};
 use muxlock::proto::{Done, Lease, OpId};
 use muxlock::settings::{RestartGuard, Waiting};
-use muxlock::{
-    Builder, Fenced, FencedRedlock, KeepAlive, KeptLock, LockGuard, Multiplexer, Redlock,
-};
+use muxlock::{Builder, Fenced, FencedRedlock, LockGuard, Multiplexer, Redlock};
 
-use super::{Failure, Locks, Waits};
+use super::{Failure, Locks};
 use crate::clock;
 use crate::flight::{Flight, Turned};
 use crate::job::{Job, PERMITS, Work, slot_key};
-use crate::memory;
 
 /// How long it may take until all masters vote: young ones are in quarantine.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -46,38 +43,27 @@ fn ready(nodes: impl Iterator<Item = NodeStatus>) -> usize {
     nodes.filter(|node| node.state == NodeState::Ready).count()
 }
 
-/// The blocking handle, with resources that it locks in turn.
+/// The blocking handle, with a lock of the kind that the work says.
 pub struct Muxlock {
     redlock: Redlock,
+    work: Work,
     ttl: Duration,
+    /// As many as the lock has resources.
     names: Vec<String>,
-    next: usize,
 }
 
 impl Muxlock {
-    /// One resource.
+    /// One lock.
     pub fn for_job(job: &Job) -> Result<Muxlock, Failure> {
-        Muxlock::with_names(job, vec![job.key()])
-    }
-
-    /// As many resources as the job is large.
-    pub fn over_resources(job: &Job) -> Result<Muxlock, Failure> {
-        Muxlock::with_names(job, (0..job.size).map(slot_key).collect())
-    }
-
-    fn with_names(job: &Job, names: Vec<String>) -> Result<Muxlock, Failure> {
-        let redlock = settled(job)?;
-        Ok(Muxlock { redlock, ttl: job.ttl, names, next: 0 })
+        Ok(Muxlock { redlock: settled(job)?, work: job.work, ttl: job.ttl, names: job.keys() })
     }
 
     /// The same handle for each of several threads, each with a resource of its own.
     pub fn for_threads(job: &Job) -> Result<Vec<Muxlock>, Failure> {
         let redlock = settled(job)?;
-        let thread = |slot| Muxlock {
-            redlock: redlock.clone(),
-            ttl: job.ttl,
-            names: vec![slot_key(slot)],
-            next: 0,
+        let thread = |slot| {
+            let (redlock, names) = (redlock.clone(), vec![slot_key(slot)]);
+            Muxlock { redlock, work: job.work, ttl: job.ttl, names }
         };
         Ok((0..job.size).map(thread).collect())
     }
@@ -111,22 +97,20 @@ impl Locks for Muxlock {
     type Held = LockGuard;
 
     fn lock(&mut self) -> Option<LockGuard> {
-        self.next = (self.next + 1) % self.names.len();
-        self.redlock.try_lock(&self.names[self.next], self.ttl).ok()
+        let taken = match self.work {
+            Work::Share => self.redlock.try_read(&self.names[0], self.ttl),
+            Work::Permit => self
+                .redlock
+                .semaphore(&self.names[0], PERMITS)
+                .and_then(|semaphore| semaphore.try_acquire(self.ttl)),
+            Work::Set => self.redlock.try_lock_all(&self.names, self.ttl),
+            _ => self.redlock.try_lock(&self.names[0], self.ttl),
+        };
+        taken.ok()
     }
 
     fn unlock(&mut self, held: LockGuard) -> bool {
         held.unlock().is_ok_and(|released| released.was_held())
-    }
-
-    fn let_go(&mut self, held: LockGuard) {
-        drop(held);
-    }
-}
-
-impl Waits for Muxlock {
-    fn lock_within(&mut self, wait: Duration) -> Option<LockGuard> {
-        self.redlock.try_lock_for(&self.names[0], self.ttl, wait).ok()
     }
 }
 
@@ -197,42 +181,6 @@ impl Locks for Fencing {
     }
 }
 
-/// The blocking handle, with locks that are not of one plain key.
-pub struct Kinds {
-    redlock: Redlock,
-    work: Work,
-    ttl: Duration,
-    /// As many as the job is large.
-    names: Vec<String>,
-}
-
-impl Kinds {
-    /// Of the kind that the work says.
-    pub fn for_job(job: &Job) -> Result<Kinds, Failure> {
-        Ok(Kinds { redlock: settled(job)?, work: job.work, ttl: job.ttl, names: job.keys() })
-    }
-}
-
-impl Locks for Kinds {
-    type Held = LockGuard;
-
-    fn lock(&mut self) -> Option<LockGuard> {
-        let taken = match self.work {
-            Work::Share => self.redlock.try_read(&self.names[0], self.ttl),
-            Work::Permit => self
-                .redlock
-                .semaphore(&self.names[0], PERMITS)
-                .and_then(|semaphore| semaphore.try_acquire(self.ttl)),
-            _ => self.redlock.try_lock_all(&self.names, self.ttl),
-        };
-        taken.ok()
-    }
-
-    fn unlock(&mut self, held: LockGuard) -> bool {
-        held.unlock().is_ok_and(|released| released.was_held())
-    }
-}
-
 /// A new handle for each lock.
 pub struct First {
     job: Job,
@@ -257,29 +205,6 @@ impl Locks for First {
 
     fn unlock(&mut self, held: LockGuard) -> bool {
         held.unlock().is_ok_and(|released| released.was_held())
-    }
-}
-
-/// A handle that does nothing but keep locks alive.
-pub struct Idle {
-    _kept: Vec<KeptLock>,
-    _redlock: Redlock,
-    /// Bytes of the handle, if it keeps none, or of each that it keeps.
-    pub memory: f64,
-}
-
-impl Idle {
-    /// With as many locks as the job is large.
-    pub fn for_job(job: &Job) -> Result<Idle, Failure> {
-        let (redlock, memory) = memory::kept(|| settled(job));
-        let redlock = redlock?;
-        let keep = |slot| -> Result<KeptLock, Failure> {
-            let name = slot_key(job.number as usize + slot);
-            Ok(redlock.try_lock(name, job.ttl)?.keep_alive(KeepAlive::default())?)
-        };
-        let (kept, grown) = memory::kept(|| (0..job.size).map(keep).collect::<Result<Vec<_>, _>>());
-        let memory = if job.size == 0 { memory } else { grown / job.size as f64 };
-        Ok(Idle { _kept: kept?, _redlock: redlock, memory })
     }
 }
 

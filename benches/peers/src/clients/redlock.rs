@@ -1,10 +1,8 @@
 //! redlock, with its default settings.
 
-use std::time::Duration;
-
 use redlock::{Lock, RedLock};
 
-use super::{Failure, Locks, Waits};
+use super::{Failure, Locks};
 use crate::job::{Job, slot_key};
 
 /// Its locks borrow the manager, of which a worker has as many as it has clients: they stay.
@@ -46,12 +44,5 @@ impl Locks for Redlock {
     fn unlock(&mut self, held: Lock<'static>) -> bool {
         self.manager.unlock(&held);
         true
-    }
-}
-
-impl Waits for Redlock {
-    fn lock_within(&mut self, _wait: Duration) -> Option<Lock<'static>> {
-        // Its own retries have no bound in time, only in number.
-        self.lock()
     }
 }

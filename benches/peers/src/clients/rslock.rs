@@ -53,29 +53,18 @@ impl Locks for Rslock {
 /// As many tasks as the job is large.
 pub struct Tasks {
     runtime: Runtime,
-    managers: Vec<LockManager>,
+    manager: LockManager,
     keys: Vec<String>,
     ttl: Duration,
 }
 
 impl Tasks {
     /// One manager for all.
-    pub fn in_flight(job: &Job) -> Result<Tasks, Failure> {
-        let manager = LockManager::new(job.urls());
+    pub fn for_job(job: &Job) -> Result<Tasks, Failure> {
         Ok(Tasks {
             runtime: runtime()?,
-            managers: vec![manager; job.size],
+            manager: LockManager::new(job.urls()),
             keys: (0..job.size).map(slot_key).collect(),
-            ttl: job.ttl,
-        })
-    }
-
-    /// One manager for each, and one key for all.
-    pub fn rivals(job: &Job) -> Result<Tasks, Failure> {
-        Ok(Tasks {
-            runtime: runtime()?,
-            managers: (0..job.size).map(|_| LockManager::new(job.urls())).collect(),
-            keys: vec![job.key(); job.size],
             ttl: job.ttl,
         })
     }
@@ -86,8 +75,8 @@ impl Tasks {
         let (start, cpu) = (clock::now(), clock::cpu());
         let took = self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
-            for (manager, key) in self.managers.iter().cloned().zip(self.keys.clone()) {
-                tasks.spawn(pairs(manager, key, self.ttl, Arc::clone(&state)));
+            for key in self.keys.clone() {
+                tasks.spawn(pairs(self.manager.clone(), key, self.ttl, Arc::clone(&state)));
             }
             tokio::time::sleep(slice).await;
             let took = clock::now() - start;
@@ -107,33 +96,11 @@ impl Tasks {
             ..Sample::default()
         }
     }
-
-    /// Hand-offs of one lock, for `slice`; each task holds it for `hold`.
-    pub fn hand_off(&self, slice: Duration, hold: Duration) -> Sample {
-        let state = Arc::new(State::default());
-        let start = clock::now();
-        let counts = self.runtime.block_on(async {
-            let mut tasks = JoinSet::new();
-            for (manager, key) in self.managers.iter().cloned().zip(self.keys.clone()) {
-                tasks.spawn(hold_in_turn(manager, key, self.ttl, hold, Arc::clone(&state)));
-            }
-            tokio::time::sleep(slice).await;
-            state.is_over.store(true, Ordering::Relaxed);
-            let mut counts = Vec::new();
-            while let Some(count) = tasks.join_next().await {
-                counts.extend(count);
-            }
-            counts
-        });
-        let failed = state.failed.load(Ordering::Relaxed);
-        super::handed_off(&counts, failed, clock::now() - start)
-    }
 }
 
 #[derive(Default)]
 struct State {
     is_over: AtomicBool,
-    is_held: AtomicBool,
     done: AtomicU64,
     done_in_time: AtomicU64,
     failed: AtomicU64,
@@ -147,27 +114,4 @@ async fn pairs(manager: LockManager, key: String, ttl: Duration, state: Arc<Stat
         }
         state.done.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-async fn hold_in_turn(
-    manager: LockManager,
-    key: String,
-    ttl: Duration,
-    hold: Duration,
-    state: Arc<State>,
-) -> u64 {
-    let mut count = 0;
-    while !state.is_over.load(Ordering::Relaxed) {
-        let Ok(lock) = manager.lock(key.as_str(), ttl).await else {
-            continue;
-        };
-        if state.is_held.swap(true, Ordering::SeqCst) {
-            state.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        tokio::time::sleep(hold).await;
-        state.is_held.store(false, Ordering::SeqCst);
-        manager.unlock(&lock).await;
-        count += 1;
-    }
-    count
 }

@@ -3,86 +3,53 @@
 
 use std::io::{self, BufWriter, Read, Write};
 use std::net::TcpStream;
-use std::thread;
 use std::time::Duration;
 
+use ::muxlock::LockGuard;
 use ::muxlock::settings::Waiting;
-use ::muxlock::{LockGuard, Redlock};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::figures::{Record, Share};
+use crate::clients::redlock::Redlock;
 use crate::clients::rslock::Rslock;
 use crate::clients::{Failure, Locks, muxlock};
 use crate::clock;
-use crate::floor::{Floor, Kind};
-use crate::job::{Client, Job, Work};
-use crate::worker::{READY, WARM_UP};
+use crate::floor::Floor;
+use crate::job::Job;
+use crate::worker::READY;
 
 /// How long one call may wait: longer than any turn with what follows it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most acquisitions of one thread that are written down.
+/// The most acquisitions that are written down.
 const RECORDS: usize = 1 << 18;
 
 /// How a contender waits, and what it does with the lock.
 #[derive(Debug, Clone)]
 pub struct Task {
     pub way: String,
-    pub threads: usize,
-    pub ports: Vec<u16>,
-    pub key: u32,
-    pub ttl_ms: u64,
-    /// The least and the most.
-    pub hold_us: (u64, u64),
-    pub pause_us: u64,
+    /// The least and the most, in microseconds.
+    pub hold: (u64, u64),
+    pub job: Job,
 }
 
 impl Task {
     pub fn to_args(&self) -> Vec<String> {
-        let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
-        let numbers = [
-            self.threads as u64,
-            self.key.into(),
-            self.ttl_ms,
-            self.hold_us.0,
-            self.hold_us.1,
-            self.pause_us,
-        ];
-        let mut args = vec![self.way.clone(), ports.join(",")];
-        args.extend(numbers.map(|number| number.to_string()));
+        let mut args = vec![self.way.clone(), self.hold.0.to_string(), self.hold.1.to_string()];
+        args.extend(self.job.to_args());
         args
     }
 
     fn from_args(args: &[String]) -> Option<Task> {
-        let [way, ports, numbers @ ..] = args else {
+        let [way, least, most, job @ ..] = args else {
             return None;
         };
-        let ports = ports.split(',').map(|port| port.parse().ok()).collect::<Option<_>>()?;
-        let numbers: Option<Vec<u64>> = numbers.iter().map(|word| word.parse().ok()).collect();
-        let [threads, key, ttl_ms, least, most, pause_us] = numbers?.try_into().ok()?;
-        let (threads, key) = (usize::try_from(threads).ok()?, u32::try_from(key).ok()?);
-        let (way, hold_us) = (way.clone(), (least, most));
-        Some(Task { way, threads, ports, key, ttl_ms, hold_us, pause_us })
-    }
-
-    fn job(&self, client: Client) -> Job {
-        Job {
-            client,
-            work: Work::Pair,
-            size: 1,
-            ports: self.ports.clone(),
-            alive: self.ports.len(),
-            slice: WARM_UP,
-            ttl: Duration::from_millis(self.ttl_ms),
-            patience: Duration::from_millis(50),
-            pause: Duration::ZERO,
-            number: self.key,
-            ca: None,
-        }
+        let hold = (least.parse().ok()?, most.parse().ok()?);
+        Some(Task { way: way.clone(), hold, job: Job::from_args(job)? })
     }
 
     /// Between the least and the most, another one each time.
     fn hold(&self, count: usize) {
-        let (least, most) = self.hold_us;
+        let (least, most) = self.hold;
         let step = count as u64 * 7_919 % (most - least + 1);
         if most > 0 {
             clock::pause(Duration::from_micros(least + step));
@@ -94,7 +61,7 @@ impl Task {
 pub const QUEUE: &str = "queue";
 pub const RETRY: &str = "retry";
 pub const RSLOCK: &str = "rslock";
-pub const SPIN: &str = "spin";
+pub const REDLOCK: &str = "redlock";
 pub const TOLD: &str = "told";
 
 /// Does what the arguments say.
@@ -102,28 +69,26 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     let task = Task::from_args(args).ok_or("these are no arguments of a contender")?;
     // A contender that hangs must not outlive the process that measures it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let ttl = Duration::from_millis(task.ttl_ms);
-    let waiters = |waiting| -> Result<Vec<Waiter>, Failure> {
-        let redlock = muxlock::waiting(&task.job(Client::Muxlock), waiting)?;
-        let key = task.job(Client::Muxlock).key();
-        Ok((0..task.threads)
-            .map(|_| Waiter { redlock: redlock.clone(), key: key.clone(), ttl })
-            .collect())
+    let job = &task.job;
+    let waiter = |waiting| -> Result<Waiter, Failure> {
+        Ok(Waiter { redlock: muxlock::waiting(job, waiting)?, key: job.key(), ttl: job.ttl })
     };
     match task.way.as_str() {
-        QUEUE => on_threads(&task, waiters(Waiting::Queue)?),
-        RETRY => on_threads(&task, waiters(Waiting::Retry)?),
-        RSLOCK => alone(&task, Rslock::for_job(&task.job(Client::Rslock))?),
-        SPIN => alone(&task, Spinner(floor(&task)?, ttl)),
+        QUEUE => contend(&task, waiter(Waiting::Queue)?),
+        RETRY => contend(&task, waiter(Waiting::Retry)?),
+        RSLOCK => {
+            let client = Rslock::for_job(job)?;
+            contend(&task, Other { client, validity: |held| held.validity_time })
+        }
+        REDLOCK => {
+            let client = Redlock::for_job(job)?;
+            contend(&task, Other { client, validity: |held| held.validity_time })
+        }
         _ => match task.way.strip_prefix(TOLD) {
-            Some(place) => alone(&task, Told::connect(&task, place)?),
+            Some(place) => contend(&task, Told::connect(job, place)?),
             None => Err("there is no such way to wait".into()),
         },
     }
-}
-
-fn floor(task: &Task) -> io::Result<Floor> {
-    Floor::connect(&task.ports, &task.job(Client::Floor).keys(), task.ttl_ms, Kind::Plain)
 }
 
 /// One that wants the lock.
@@ -137,7 +102,7 @@ trait Contends {
 }
 
 struct Waiter {
-    redlock: Redlock,
+    redlock: ::muxlock::Redlock,
     key: String,
     ttl: Duration,
 }
@@ -157,41 +122,28 @@ impl Contends for Waiter {
     }
 }
 
-impl Contends for Rslock {
-    type Held = rslock::Lock;
+/// Another client, which gives up after some attempts and is asked again.
+struct Other<C: Locks> {
+    client: C,
+    /// In milliseconds.
+    validity: fn(&C::Held) -> usize,
+}
 
-    fn take(&mut self, end: u64) -> Option<(rslock::Lock, Duration)> {
+impl<C: Locks> Contends for Other<C> {
+    type Held = C::Held;
+
+    fn take(&mut self, end: u64) -> Option<(C::Held, Duration)> {
         while clock::monotonic() < end {
-            if let Some(held) = self.lock() {
-                let validity = Duration::from_millis(held.validity_time as u64);
+            if let Some(held) = self.client.lock() {
+                let validity = Duration::from_millis((self.validity)(&held) as u64);
                 return Some((held, validity));
             }
         }
         None
     }
 
-    fn give(&mut self, held: rslock::Lock) {
-        self.unlock(held);
-    }
-}
-
-/// Asks again at once.
-struct Spinner(Floor, Duration);
-
-impl Contends for Spinner {
-    type Held = ();
-
-    fn take(&mut self, end: u64) -> Option<((), Duration)> {
-        while clock::monotonic() < end {
-            if self.0.lock().is_some() {
-                return Some(((), self.1));
-            }
-        }
-        None
-    }
-
-    fn give(&mut self, (): ()) {
-        self.0.unlock(());
+    fn give(&mut self, held: C::Held) {
+        self.client.unlock(held);
     }
 }
 
@@ -209,21 +161,21 @@ struct Told {
 const TOLD_MAX: Duration = Duration::from_secs(2);
 
 impl Told {
-    fn connect(task: &Task, place: &str) -> Result<Told, Failure> {
+    fn connect(job: &Job, place: &str) -> Result<Told, Failure> {
         let (place, count) = place.split_once('/').ok_or("a place lacks its ring")?;
         let next = (place.parse::<usize>()? + 1) % count.parse::<usize>()?;
-        let port = task.ports.first().ok_or("there is no master")?;
+        let port = job.ports.first().ok_or("there is no master")?;
         let mut inbox = TcpStream::connect(("127.0.0.1", *port))?;
         inbox.set_nodelay(true)?;
         inbox.set_read_timeout(Some(TOLD_MAX))?;
-        let channel = |place: &str| format!("bench:{:08}:{place}", task.key);
+        let channel = |place: &str| format!("{}:{place}", job.key());
         let mine = channel(place);
         write!(inbox, "*2\r\n$9\r\nSUBSCRIBE\r\n${}\r\n{mine}\r\n", mine.len())?;
         let mut told = Told {
-            floor: floor(task)?,
+            floor: Floor::for_job(job)?,
             inbox,
             message: publication(&channel(&next.to_string())),
-            ttl: Duration::from_millis(task.ttl_ms),
+            ttl: job.ttl,
             is_first: place == "0",
         };
         if !told.hears(b":1\r\n") {
@@ -273,23 +225,8 @@ impl Contends for Told {
     }
 }
 
-fn alone<C: Contends>(task: &Task, mut contender: C) -> Result<(), Failure> {
-    contend(|start, end| vec![one(task, &mut contender, start, end)])
-}
-
-fn on_threads<C: Contends + Send>(task: &Task, mut contenders: Vec<C>) -> Result<(), Failure> {
-    contend(|start, end| {
-        thread::scope(|scope| {
-            let spawn = |contender| scope.spawn(move || one(task, contender, start, end));
-            let threads: Vec<_> = contenders.iter_mut().map(spawn).collect();
-            // A thread that panics must not look like one that got nothing.
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        })
-    })
-}
-
 /// Stands ready, is told when to begin and to end, works, and tells what it wrote down.
-fn contend(work: impl FnOnce(u64, u64) -> Vec<Share>) -> Result<(), Failure> {
+fn contend<C: Contends>(task: &Task, mut contender: C) -> Result<(), Failure> {
     println!("{READY}");
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;
@@ -298,17 +235,14 @@ fn contend(work: impl FnOnce(u64, u64) -> Vec<Share>) -> Result<(), Failure> {
         return Err("these are no times".into());
     };
     let cpu = clock::cpu();
-    let shares = work(start, end);
+    let Share { records, in_vain } = work(task, &mut contender, start, end);
     let mut out = BufWriter::new(io::stdout().lock());
     writeln!(out, "cpu {}", (clock::cpu() - cpu).as_nanos())?;
-    for Share { records, in_vain } in shares {
-        writeln!(out, "thread")?;
-        for Record { begun, granted, let_go, valid_until } in records {
-            writeln!(out, "{begun} {granted} {let_go} {valid_until}")?;
-        }
-        for wait in in_vain {
-            writeln!(out, "vain {wait}")?;
-        }
+    for Record { begun, granted, let_go, valid_until } in records {
+        writeln!(out, "{begun} {granted} {let_go} {valid_until}")?;
+    }
+    for wait in in_vain {
+        writeln!(out, "vain {wait}")?;
     }
     writeln!(out, "end")?;
     out.flush()?;
@@ -318,7 +252,7 @@ fn contend(work: impl FnOnce(u64, u64) -> Vec<Share>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn one<C: Contends>(task: &Task, contender: &mut C, start: u64, end: u64) -> Share {
+fn work<C: Contends>(task: &Task, contender: &mut C, start: u64, end: u64) -> Share {
     let mut share = Share::default();
     clock::pause(Duration::from_nanos(start.saturating_sub(clock::monotonic())));
     while share.records.len() < RECORDS {
@@ -338,8 +272,8 @@ fn one<C: Contends>(task: &Task, contender: &mut C, start: u64, end: u64) -> Sha
         contender.give(held);
         let valid_until = granted + validity.as_nanos() as u64;
         share.records.push(Record { granted, begun, let_go, valid_until });
-        if task.pause_us > 0 {
-            clock::pause(Duration::from_micros(task.pause_us));
+        if !task.job.pause.is_zero() {
+            clock::pause(task.job.pause);
         }
     }
     share

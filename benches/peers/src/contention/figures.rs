@@ -24,7 +24,7 @@ impl Record {
     }
 }
 
-/// What one contender process, or one thread of the only process, did.
+/// What one contender did.
 #[derive(Debug, Default)]
 pub struct Share {
     pub records: Vec<Record>,

@@ -258,47 +258,6 @@ mod tests {
     }
 
     #[test]
-    fn proposal_comes_last() {
-        let mut fenced = Template::fenced("key", 2_000);
-        fenced.put(&[b'a'; TOKEN]);
-        fenced.propose(1_700_000_000_000_001);
-        let end = format!(
-            "$3\r\nkey\r\n$13\r\nmuxlock:fence\r\n$40\r\n{}\r\n$4\r\n2000\r\n$1\r\n7\r\n\
-             $16\r\n1700000000000001\r\n",
-            "a".repeat(TOKEN)
-        );
-        assert!(fenced.bytes().starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
-        assert!(fenced.bytes().ends_with(end.as_bytes()));
-    }
-
-    #[test]
-    fn scripts_of_kinds_have_their_keys_and_arguments() {
-        let template = Template::hashed("abc", &["a", "a:intent"], 2_000);
-        let expected = format!(
-            "*8\r\n$7\r\nEVALSHA\r\n$3\r\nabc\r\n$1\r\n2\r\n$1\r\na\r\n$8\r\na:intent\r\n\
-             $40\r\n{}\r\n$4\r\n2000\r\n$1\r\n0\r\n",
-            "0".repeat(TOKEN)
-        );
-        assert_eq!(template.bytes(), expected.as_bytes());
-        let template = Template::script("TAKE_ALL", &["a", "b", "c"], 2_000);
-        assert!(template.bytes().starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
-    }
-
-    #[test]
-    fn digits_replace_the_end_of_the_key() {
-        let mut set = Template::set("key:00000000", 2_000);
-        set.put_digits(&digits(1_234));
-        assert!(set.bytes().starts_with(b"*6\r\n$3\r\nSET\r\n$12\r\nkey:00001234\r\n"));
-    }
-
-    #[test]
-    fn tokens_are_hexadecimal_and_fresh() {
-        let (first, second) = (token().unwrap(), token().unwrap());
-        assert!(first.iter().all(|digit| b"0123456789abcdef".contains(digit)));
-        assert_ne!(first, second);
-    }
-
-    #[test]
     fn tokens_of_one_batch_are_drawn_together() {
         let mut tokens = Tokens::default();
         let mut seen = std::collections::HashSet::new();
