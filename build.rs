@@ -56,6 +56,11 @@ pub(crate) fn main() {
     guide::write(&out());
     println!("cargo:rerun-if-changed={FOLDER}");
     println!("cargo:rerun-if-changed=build");
+    // Some unit tests need the crate `testbed`, which a package does not have.
+    println!("cargo:rustc-check-cfg=cfg(repository)");
+    if Path::new("testbed").exists() {
+        println!("cargo:rustc-cfg=repository");
+    }
     let (mut constants, mut all, mut count) = (String::new(), String::new(), 0);
     let mut add = |name: &str, pieces: &str| {
         let file = format!("{name}.lua");

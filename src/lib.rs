@@ -153,6 +153,8 @@ mod channel;
 mod client;
 mod config;
 mod fencing;
+// The examples of some pages need these features.
+#[cfg(any(not(doctest), all(feature = "env", feature = "testing")))]
 pub mod guide;
 pub mod inspection;
 mod keep_alive;

@@ -1123,6 +1123,7 @@ impl<W: Work> LoopState<W> {
 
 /// For the tests of the whole client.
 #[cfg(test)]
+#[allow(dead_code, reason = "a package does not have those tests")]
 mod tests {
     use super::*;
 

@@ -15,7 +15,7 @@ mod reentrant;
 mod signals;
 mod swap;
 mod sync;
-#[cfg(test)]
+#[cfg(all(test, repository))]
 mod tests;
 mod waiter;
 

@@ -278,7 +278,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, repository))]
 mod tests {
     use testbed::Folder;
 

@@ -595,7 +595,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, repository))]
 mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener, TcpStream};

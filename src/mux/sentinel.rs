@@ -282,7 +282,7 @@ fn refused(refusal: SentinelRefusal, service: &str) -> String {
     text.to_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, repository))]
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;

@@ -151,7 +151,7 @@ mod tests {
             }
             assert_eq!(words_of(WaitMessage::TimeToLive { key: bytes }), ["PTTL", key]);
         }
-        let trial = str::from_utf8(PUBLISH).unwrap();
+        let trial = std::str::from_utf8(PUBLISH).unwrap();
         assert_eq!(words_of(WaitMessage::Publish { channel }), ["EVAL", trial, "0", name]);
         assert_eq!(words_of(WaitMessage::Subscribe { channel }), ["SUBSCRIBE", name]);
         assert_eq!(words_of(WaitMessage::Hello), ["HELLO", "3"]);

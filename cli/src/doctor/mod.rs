@@ -173,3 +173,10 @@ fn untried(config: &Config, report: &Report) -> Option<Finding> {
     };
     Some(Finding::new(Severity::Note, Id::NotChecked, why))
 }
+
+/// Where the repository is, for tests; a package has only its own files.
+#[cfg(test)]
+fn repository() -> Option<std::path::PathBuf> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    root.join("testbed").exists().then(|| root.to_owned())
+}
