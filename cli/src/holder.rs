@@ -20,6 +20,7 @@ use muxlock::unstable_tool::{ConfigExt, printable};
 use muxlock::{Config, Fingerprint};
 use serde_json::{Value as Json, json};
 
+use super::stopwatch::wall_micros;
 use super::wire::{Failure, RefusalKind, Wire, ask_each};
 
 /// The most read locks of a key that are looked at.
@@ -66,6 +67,9 @@ pub struct Client {
     pub name: Option<String>,
     /// When the client was made.
     pub started: Option<SystemTime>,
+    /// How old it is, which is the most that is known about the age of its lock; without a start,
+    /// how old its connection is.
+    pub age: Option<Duration>,
     /// Where it connects from, unless by a Unix socket.
     pub address: Option<IpAddr>,
 }
@@ -114,14 +118,17 @@ impl Client {
         let tag = part("renews").or_else(|| part("tag")).filter(|tag| tag.len() == TAG_DIGITS)?;
         let text = |text: &str| text.chars().take(PART_CHARS_MAX).collect::<String>();
         let started = part("start").and_then(|start| start.parse().ok());
+        let started = started.map(|it: u32| Duration::from_secs(it.into()));
+        let now = Duration::from_micros(wall_micros().unsigned_abs());
+        let age = started.and_then(|it| now.checked_sub(it));
+        let connected = || Some(Duration::from_secs(field(line, "age=")?.parse().ok()?));
         let client = Client {
             host: part("host").map(text),
             pid: part("pid").and_then(|pid| pid.parse().ok()),
             command: part("cmd").map(text),
             name: name.map(text),
-            started: started.and_then(|it: u32| {
-                SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(it.into()))
-            }),
+            started: started.and_then(|it| SystemTime::UNIX_EPOCH.checked_add(it)),
+            age: age.or_else(connected),
             address: address(line),
         };
         Some((Tag::at_end_of(tag.as_bytes())?, client))
@@ -148,7 +155,8 @@ pub fn renewer_text(token: &LockToken, command: &str) -> Option<String> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let is_fit = |char: char| char.is_ascii_graphic() && char != ':';
     let host: String = host.trim_end().chars().filter(|char| is_fit(*char)).collect();
-    let text = format!("{RENEWS}{tag}:pid={pid}:cmd={command}:host={host}");
+    let start = wall_micros() / 1_000_000;
+    let text = format!("{RENEWS}{tag}:pid={pid}:cmd={command}:start={start}:host={host}");
     Some(text.chars().take(TEXT_BYTES_MAX).collect())
 }
 

@@ -99,6 +99,16 @@ pub fn whole_seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs())
 }
 
+/// In the unit that suits it: `90 s`, `36 h`.
+pub fn age(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// With a capital letter, at the beginning of a sentence.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();

@@ -10,7 +10,7 @@ use super::ask::{Obstacle, Said};
 use super::checks::VoteState;
 use super::finding::{Finding, Severity};
 use super::group::Report;
-use crate::paint::{Paint, Style, count, time, wrap};
+use crate::paint::{Paint, Style, age, count, time, wrap};
 
 /// Fits a terminal of 80 columns.
 const WIDTH: usize = 78;
@@ -95,15 +95,6 @@ fn offset(ahead: i64, doubt: i64) -> String {
 fn word(text: &str) -> Option<&str> {
     let is_plain = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     (!text.is_empty() && text.len() <= WORD_CHARS_MAX && text.bytes().all(is_plain)).then_some(text)
-}
-
-fn age(uptime: Duration) -> String {
-    match uptime.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds / 60),
-        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
-        seconds => format!("{} d", seconds / 86_400),
-    }
 }
 
 /// The worst of the findings, in a word.

@@ -292,6 +292,11 @@ impl Lock {
         matches!(self.kind, Kind::Owner | Kind::Read)
     }
 
+    /// The age of its oldest client: it is at most as old.
+    pub fn age(&self) -> Option<Duration> {
+        self.clients.iter().filter_map(|client| client.age).max()
+    }
+
     /// Takes its clients from the answers, in which an untagged lock has this number.
     pub fn name_clients(&mut self, named: &Named, number: usize) {
         let mut tags: Vec<Option<Tag>> = match (self.kind, &self.holder) {

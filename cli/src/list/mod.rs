@@ -45,7 +45,8 @@ const FIRST: &str = "muxlock";
 ///
 /// HOLDER is the beginning of the token, as in inspect. LEFT is the time until the
 /// lock is free unless it is renewed. ON is the number of masters that have the
-/// key. WAITING is the number of clients in the queue. CLIENT is the holder's host,
+/// key. WAITING is the number of clients in the queue. AGE is the time since the
+/// holder's client started, so its lock is at most as old. CLIENT is its host,
 /// process id and command, or the text that the client has chosen instead.
 ///
 /// It needs the rights of inspect, and +scan +getrange.

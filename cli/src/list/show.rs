@@ -8,13 +8,16 @@ use serde_json::{Value, json};
 use super::Seen;
 use super::lock::{Item, Kind, Lock, Semaphore, State};
 use crate::holder::Client;
+use crate::paint::age;
 
-const COLUMNS: usize = 7;
-const HEADINGS: [&str; COLUMNS] = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "CLIENT"];
+const COLUMNS: usize = 8;
+const HEADINGS: [&str; COLUMNS] =
+    ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "AGE", "CLIENT"];
 /// The column that always changes.
 const LEFT: usize = 3;
-/// The column that is missing if no master lists its clients.
-const CLIENT: usize = 6;
+/// The columns that are missing if no master lists its clients.
+const AGE: usize = 6;
+const CLIENT: usize = 7;
 /// A longer name moves the rest of its own line.
 const WIDTH_MAX: usize = 40;
 const INDENT: &str = "  ";
@@ -55,6 +58,7 @@ fn of_lock(indent: &str, lock: &Lock, total: usize) -> Row {
         left(lock.left),
         format!("{}/{total}", lock.on),
         lock.waiting.to_string(),
+        lock.age().map_or_else(String::new, age),
         lock.client_words.clone(),
     ])
 }
@@ -72,6 +76,7 @@ fn of_semaphore(semaphore: &Semaphore, waiting: u64) -> Row {
         String::new(),
         waiting.to_string(),
         String::new(),
+        String::new(),
     ])
 }
 
@@ -81,8 +86,10 @@ pub fn table(rows: &[Row]) -> String {
         return String::new();
     }
     let mut headings = Row(HEADINGS.map(str::to_owned));
-    if rows.iter().all(|row| row.0[CLIENT].is_empty()) {
-        headings.0[CLIENT].clear();
+    for column in [AGE, CLIENT] {
+        if rows.iter().all(|row| row.0[column].is_empty()) {
+            headings.0[column].clear();
+        }
     }
     let rows: Vec<&Row> = [&headings].into_iter().chain(rows).collect();
     let length = |text: &String| text.chars().count();
@@ -104,12 +111,12 @@ impl Row {
         self.0[0].trim_start()
     }
 
-    /// Without the remaining time, which always changes, and the client, which masters may fail to
-    /// name.
+    /// Without the times, which always change, and the client, which masters may fail to name.
     pub fn state(&self) -> Row {
         let mut row = self.clone();
-        row.0[LEFT].clear();
-        row.0[CLIENT].clear();
+        for column in [LEFT, AGE, CLIENT] {
+            row.0[column].clear();
+        }
         row
     }
 
@@ -199,6 +206,7 @@ fn lock_as_json(lock: &Lock) -> Value {
         "readers": is_read.then_some(lock.readers),
         "reader_clients": is_read.then_some(&clients),
         "free_in_ms": lock.left.map(millis),
+        "age_s": lock.age().map(|age| age.as_secs()),
         "on": lock.on,
         "waiting": lock.waiting,
     })

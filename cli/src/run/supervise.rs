@@ -443,7 +443,8 @@ impl<'a> Run<'a> {
             self.end()?;
             return Ok(None);
         }
-        let Some(at) = self.report_rest_at.filter(|_| !self.locks.plan.args.quiet) else {
+        // With --quiet too: the lock may stay for ever, and later runs are skipped.
+        let Some(at) = self.report_rest_at else {
             return Ok(None);
         };
         if now < at {
@@ -454,7 +455,8 @@ impl<'a> Run<'a> {
         if !left.is_empty() {
             let (left, name) = (family::list(&left), &self.locks.name);
             let what = format!("the command has ended with {code}, but it has started {left}");
-            say(&format!("{what}: {name} stays locked until they have ended"));
+            let hint = "(--descendants leave would release it)";
+            say(&format!("{what}: {name} stays locked until they have ended {hint}"));
         }
         Ok(None)
     }

@@ -101,12 +101,13 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
         let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}: {out}"));
         let left: f64 = row[3].strip_suffix(" s").expect(&out).parse().unwrap();
         assert!((row[1], row[2]) == (kind, holder) && (1.0..=30.0).contains(&left), "{row:?}");
-        let shown = row.get(6).map(|it| it.strip_prefix(SHOWN_VALUE).unwrap_or(it));
+        assert!(row.get(6).is_none_or(|age| age.ends_with(" s")), "{row:?}");
+        let shown = row.get(7).map(|it| it.strip_prefix(SHOWN_VALUE).unwrap_or(it));
         assert!(shown.is_none_or(|it| it == client), "{row:?}");
-        assert_eq!(kind == "owner", shown != row.get(6).copied(), "{row:?}");
+        assert_eq!(kind == "owner", shown != row.get(7).copied(), "{row:?}");
         row[4..row.len().min(6)].join(" ")
     };
-    let headings = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "CLIENT"];
+    let headings = ["RESOURCE", "KIND", "HOLDER", "LEFT", "ON", "WAITING", "AGE", "CLIENT"];
     assert_eq!(rows(&out)[0], headings);
     assert_eq!(out.matches(&client).count(), 10, "all but the semaphore: {out}");
     assert_eq!(row("deploy", "lock", &holder(&plain)), "3/3 0");
@@ -141,6 +142,7 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let shown = deploy["client"].take();
     assert_eq!((&shown["pid"], &shown["address"]), (&json!(id()), &json!("127.0.0.1")), "{shown}");
     assert!(shown["started"].is_string() && shown["host"].is_string(), "{shown}");
+    assert!(deploy["age_s"].take().is_u64(), "{shown}");
     let (_, inspected, _) = run(&mut unhurried(&urls, &["inspect", "--json", "deploy"]));
     let inspected: Value = serde_json::from_str(&inspected).unwrap();
     assert_eq!(shown, inspected["client"]);
@@ -152,7 +154,7 @@ fn each_kind_is_listed_with_its_holder_and_nothing_secret() {
     let expected = json!({
         "resource": "deploy", "resource_hex": null, "kind": "lock", "state": "held",
         "holder": holder(&plain), "client": null, "value": null, "readers": null, "reader_clients": null,
-        "free_in_ms": 1, "on": 3, "waiting": 0,
+        "free_in_ms": 1, "age_s": null, "on": 3, "waiting": 0,
     });
     assert_eq!(deploy, expected);
     let whole = json!([3, 3, 2, false, 0, []]);
@@ -204,8 +206,10 @@ fn slow_waiting_clients_are_counted_and_come_first_in_top() {
         let first = |line: &String| line.split(' ').next().unwrap().to_owned();
         let expected = ["RESOURCE", "deploy", "a", "", "RESOURCE", "deploy", "a"];
         assert_eq!(seen.iter().map(first).collect::<Vec<_>>(), expected);
-        let end = |waiting| format!("  3/3  {waiting}        {}", this_short());
-        assert!(seen[1].ends_with(&end(2)) && seen[2].ends_with(&end(0)), "{seen:?}");
+        let has = |line: &str, waiting| {
+            line.contains(&format!("  3/3  {waiting}  ")) && line.ends_with(&this_short())
+        };
+        assert!(has(&seen[1], 2) && has(&seen[2], 0), "{seen:?}");
         soon("it ends when its output is closed", || top.try_wait().unwrap().is_some());
 
         let mut top = unhurried(&urls, &["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();

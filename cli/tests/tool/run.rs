@@ -217,19 +217,19 @@ fn command_of_a_fenced_lock_gets_its_number() {
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
 
-/// As flock(1) does, unless the user wants something else.
+/// Unless the user wants something else. In cron, with `-q`, nothing else would show it.
 #[test]
 fn slow_what_the_command_has_started_keeps_the_lock() {
     let (_masters, redlock, list) = start();
     let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
-    let mut child = Running::start(&mut unhurried(&list, &["r", "-c", script]));
+    let mut child = Running::start(&mut unhurried(&list, &["-q", "-E", "0", "r", "-c", script]));
     let left = first_line(&mut child.0);
     let mut err = BufReader::new(child.0.stderr.take().unwrap());
     let mut told = String::new();
     err.read_line(&mut told).unwrap();
     let expected = format!(
         "muxlock: the command has ended with 3, but it has started {left} (sleep): r stays locked \
-         until they have ended\n"
+         until they have ended (--descendants leave would release it)\n"
     );
     assert_eq!(told, expected);
     assert!(redlock.try_lock("r", TTL).is_err());
