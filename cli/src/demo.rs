@@ -11,6 +11,7 @@ use muxlock::{LockGuard, Redlock};
 
 use super::authority::Authority;
 use super::histogram::Latencies;
+use super::output;
 use super::page::{Cell, Page, Stop, expect};
 use super::paint::{Style, capital, count, thousands, time, whole_seconds};
 use super::stage::{
@@ -39,7 +40,7 @@ const PAIRS: usize = 2_000;
 /// is the one on PATH, or the one that MUXLOCK_REDIS_SERVER names.
 ///
 /// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not
-/// start.
+/// start or write.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -82,11 +83,12 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         Err(Stop::Failed(error)) => demo.page.check("the demo continues", Err(error.to_string())),
         shown => shown,
     };
-    // If the output was closed, not every check was shown.
-    let is_shown = shown.and_then(|()| demo.page.sum_up()).is_ok();
-    match is_shown && !demo.page.has_failed() {
-        true => Ok(ExitCode::SUCCESS),
-        false => Ok(ExitCode::FAILURE),
+    if let Err(Stop::Unheard(error)) = shown.and_then(|()| demo.page.sum_up()) {
+        output::is_read(Err(error))?;
+    }
+    match demo.page.has_failed() {
+        false => Ok(ExitCode::SUCCESS),
+        true => Ok(ExitCode::FAILURE),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `muxlock inspect`: the holder of a lock on each master, and the clients that wait for it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::holder::{Answers, Client, Holder, READERS_MAX, Tag};
 use super::list::PERMIT;
 use super::options::{Options, duration};
+use super::output;
 use super::paint::count;
 use super::queue::{self, Entry, Queue};
 use super::read_locks::{self, ReadLocks};
@@ -50,7 +51,7 @@ pub const WATCH_MIN: Duration = Duration::from_millis(100);
 /// ten readers. This needs +type +time +zcount +zrange +pttl.
 ///
 /// Exit status: 0 if one holder or read locks have a quorum of masters, 1 if not,
-/// 2 if it could not start, 3 if too few masters answered.
+/// 2 if it could not start or write, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -75,24 +76,21 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let builder = args.options.builder()?;
     let config = builder.config().map_err(io::Error::other)?;
     let redlock = builder.build().map_err(io::Error::other)?;
-    let mut out = io::stdout();
     let Some(period) = args.watch else {
         let seen = args.look(&redlock, &config)?;
-        // If the output is closed, the exit code still shows the result.
-        let _ = out.write_all(args.show(&seen).as_bytes());
+        output::write(args.show(&seen))?;
         return Ok(code(&seen));
     };
-    watch(args, (&redlock, &config), period.max(WATCH_MIN), &mut out)
+    watch(args, (&redlock, &config), period.max(WATCH_MIN))
 }
 
-/// Until it is interrupted, or a change cannot be written.
+/// Until it is interrupted, or the output is closed.
 fn watch(
     args: &Args,
     (redlock, config): (&Redlock, &Config),
     period: Duration,
-    out: &mut io::Stdout,
 ) -> io::Result<ExitCode> {
-    let redraws = out.is_terminal() && !args.json;
+    let redraws = io::stdout().is_terminal() && !args.json;
     let mut before = String::new();
     loop {
         let seen = args.look(redlock, config)?;
@@ -104,7 +102,7 @@ fn watch(
             false => format!("{}{}\n", summary(&args.resource, &seen), seen.holder_as_tail()),
         };
         before = state;
-        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        if !output::write(text)? {
             return Ok(code(&seen));
         }
         pause(period);

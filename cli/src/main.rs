@@ -9,6 +9,7 @@ mod inspect;
 mod list;
 mod manual;
 mod options;
+mod output;
 mod page;
 mod paint;
 mod queue;
@@ -38,7 +39,7 @@ use clap::{Parser, Subcommand};
 use muxlock::unstable_tool::{explained, printable};
 use options::shown;
 
-/// The same as clap's code for bad usage: nothing was done.
+/// The same as clap's code for bad usage: nothing was done, or the result could not be written.
 const NOT_STARTED: u8 = 2;
 
 /// Commands that exit with [`run::FAILED`]: other codes mean something else there.
@@ -78,12 +79,16 @@ fn main() -> ExitCode {
         return code;
     }
     let Cli { command } = Cli::try_parse().map_err(without_addresses).unwrap_or_else(|error| {
-        if error.use_stderr() && name.is_some_and(|name| HOLDERS.iter().any(|it| name == *it)) {
-            let _ = error.print();
-            // Any other code may be the command's.
-            process::exit(i32::from(run::FAILED));
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        if !error.use_stderr() {
+            match output::is_read(printed) {
+                Ok(_) => process::exit(0),
+                Err(error) => complain(&error),
+            }
         }
-        error.exit()
+        let is_holder = name.is_some_and(|name| HOLDERS.iter().any(|it| name == *it));
+        // For these, any other code may be the command's.
+        process::exit(i32::from(if is_holder { run::FAILED } else { NOT_STARTED }));
     });
     let result = match command {
         Command::Run(args) => Ok(run::run(&args)),
@@ -100,11 +105,15 @@ fn main() -> ExitCode {
         Command::Man(args) => manual::man(&args),
     };
     result.unwrap_or_else(|error| {
-        // If this fails too, there is no way to report it.
-        let text: Vec<String> = explained(&error).lines().map(printable).collect();
-        let _ = writeln!(io::stderr(), "muxlock: {}", text.join("\n"));
+        complain(&error);
         ExitCode::from(NOT_STARTED)
     })
+}
+
+fn complain(error: &io::Error) {
+    // If this fails too, there is no way to report it.
+    let text: Vec<String> = explained(error).lines().map(printable).collect();
+    let _ = writeln!(io::stderr(), "muxlock: {}", text.join("\n"));
 }
 
 /// Arguments in the wrong place may be addresses, with their passwords.

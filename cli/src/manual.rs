@@ -13,6 +13,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use super::Cli;
 use super::options::MASTERS;
+use super::output;
 use super::paint::capital;
 
 /// Write shell completions to standard output
@@ -51,7 +52,7 @@ pub fn completions(args: &CompletionsArgs) -> io::Result<ExitCode> {
         Shell::Zsh => text = text.replace("'*::command ", "'*:::command "),
         _ => {}
     }
-    io::stdout().write_all(text.as_bytes())?;
+    output::write(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,7 +71,7 @@ pub fn man(args: &ManArgs) -> io::Result<ExitCode> {
     let pages = pages()?;
     let Some(folder) = &args.folder else {
         let page = pages.iter().find(|page| page.file == "muxlock.1");
-        io::stdout().write_all(&page.map(|page| page.text.clone()).unwrap_or_default())?;
+        output::write(page.map(|page| page.text.clone()).unwrap_or_default())?;
         return Ok(ExitCode::SUCCESS);
     };
     let failed = |error| io::Error::other(format!("{}: {error}", folder.display()));

@@ -14,8 +14,8 @@ const INDENT: &str = "   ";
 /// Why the demo ended early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The output was closed.
-    Unheard,
+    /// The output was closed, or cannot be written.
+    Unheard(io::Error),
     /// A process could not be started, stopped or asked.
     Failed(io::Error),
 }
@@ -149,7 +149,7 @@ impl Page {
         // Spaces instead of an escape code, since this must also work without escape codes.
         write!(self.out, "\r{:<PROGRESS_WIDTH$}\r", format!("{INDENT}{text}"))
             .and_then(|()| self.out.flush())
-            .map_err(|_| Stop::Unheard)
+            .map_err(Stop::Unheard)
     }
 
     pub fn has_failed(&self) -> bool {
@@ -195,6 +195,6 @@ impl Page {
     }
 
     fn line(&mut self, line: &str) -> Result<(), Stop> {
-        writeln!(self.out, "{line}").map_err(|_| Stop::Unheard)
+        writeln!(self.out, "{line}").map_err(Stop::Unheard)
     }
 }

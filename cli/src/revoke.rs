@@ -13,6 +13,7 @@ use muxlock::{Config, Fingerprint, quorum};
 use super::holder::Answers;
 use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;
+use super::output;
 use super::stopwatch::random;
 use super::wire::{Failure, Wire, ask_each};
 
@@ -59,7 +60,7 @@ return {-3,left} end if string.find(e,"nknown") then return {-4,left} end return
 /// lock reports its loss by then. Any other holder might work beside the next one.
 ///
 /// Exit status: 0 if the holder is gone from a quorum of masters, 1 if it is not,
-/// 2 if it could not start, 3 if too few masters answered.
+/// 2 if it could not start or write, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -132,8 +133,8 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     }
     text.extend(answers.clients.obstacle().map(|why| format!("clients are unknown: {why}\n")));
     let (last, code) = args.verdict(config.nodes(), &revoked, &holder);
-    // If the output is closed, the exit code still shows the result.
-    let _ = writeln!(io::stdout(), "{text}{last}");
+    // It is done, so the result must not get lost.
+    output::write(format!("{text}{last}\n")).inspect_err(|_| say(&last))?;
     Ok(ExitCode::from(code))
 }
 

@@ -8,7 +8,7 @@ mod group;
 mod metrics;
 mod page;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use self::clocks::RATE_OVER_MIN;
 use self::finding::{Finding, Id, Severity};
 use self::group::{Report, examine};
 use super::options::{Options, duration};
+use super::output;
 use super::stopwatch::{random, wall_micros};
 use super::wire::ask_each;
 
@@ -42,7 +43,7 @@ const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// command that fixes them. No password is shown.
 ///
 /// Exit status: 0 if there are no errors, 1 if there are, 2 if it could not
-/// start, 4 if there are only warnings (with --strict).
+/// start or write, 4 if there are only warnings (with --strict).
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -106,8 +107,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         (_, true) => metrics::text(&config, &answers, &report, wall_micros()),
         _ => page::text(&config, &answers, &report),
     };
-    // If the output is closed, the exit code still shows the result.
-    let _ = io::stdout().write_all(text.as_bytes());
+    output::write(text)?;
     Ok(code(args, &report))
 }
 

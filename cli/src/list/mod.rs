@@ -22,6 +22,7 @@ use show::Row;
 use super::holder::Answers;
 use super::inspect::{CLEAR, WATCH_DEFAULT, WATCH_MIN, why_unsaid};
 use super::options::{Options, duration};
+use super::output;
 use super::stopwatch::{Stopwatch, pause};
 use super::wire::ask_each;
 
@@ -52,7 +53,7 @@ const FIRST: &str = "muxlock";
 /// It needs the rights of inspect, and +scan +getrange.
 ///
 /// Exit status: 0 if the list is complete, even if it is empty, 1 if a limit was
-/// reached, 2 if it failed to start, 3 if too few masters answered.
+/// reached, 2 if it could not start or write, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -144,8 +145,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
             true => format!("{}\n", show::as_json(&seen)),
             false => show::table(&seen.rows()),
         };
-        // If the output is closed, the exit code still shows the result.
-        let _ = io::stdout().write_all(text.as_bytes());
+        output::write(text)?;
         if !args.json {
             seen.say(&[]);
         }
@@ -350,7 +350,6 @@ impl Lister<'_> {
 
     /// Until it is interrupted, or the output is closed.
     fn watch(&self, period: Duration, form: Form) -> io::Result<ExitCode> {
-        let mut out = io::stdout();
         let (mut before, mut said): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
         let (mut json_before, mut is_first) = (String::new(), true);
         loop {
@@ -372,7 +371,7 @@ impl Lister<'_> {
                     if is_same { String::new() } else { format!("{}\n", show::as_json(&seen)) }
                 }
             };
-            if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            if !output::write(text)? {
                 return Ok(seen.code());
             }
             if matches!(form, Form::Repeat | Form::Changes) {

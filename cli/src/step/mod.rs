@@ -187,6 +187,7 @@ impl Args {
         until: Moment,
     ) -> Result<u8, String> {
         if let Some(number) = parts.fencing_token() {
+            // Even a closed pipe is an error: without the number, the lock is of no use.
             let written = writeln!(io::stdout(), "MUXLOCK_FENCING_TOKEN={number}");
             written.map_err(|error| format!("standard output: {}", explained(&error)))?;
         }

@@ -535,3 +535,59 @@ fn help_fits_a_terminal() {
         }
     }
 }
+
+/// A closed pipe is no error: its reader has seen enough.
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_an_error_in_each_command_and_format() {
+    let (_masters, redlock, list) = start();
+    let lock = redlock.try_lock("r", TTL).unwrap();
+    let holder = lock.token().fingerprint().to_string();
+    let revoke = ["revoke", "r", "--holder", &holder];
+    // And the exit status if it is written, or if it cannot be.
+    let table: [(&[&str], i32, i32); 26] = [
+        (&["inspect", "r"], 0, 2),
+        (&["inspect", "r", "--json"], 0, 2),
+        (&["inspect", "r", "--watch"], 0, 2),
+        (&["inspect", "r", "--watch", "--json"], 0, 2),
+        (&["list"], 0, 2),
+        (&["list", "--json"], 0, 2),
+        (&["list", "--watch"], 0, 2),
+        (&["list", "--watch", "--json"], 0, 2),
+        (&["top"], 0, 2),
+        (&["top", "--json"], 0, 2),
+        (&["doctor"], 0, 2),
+        (&["doctor", "--json"], 0, 2),
+        (&["doctor", "--prometheus"], 0, 2),
+        (&["completions", "bash"], 0, 2),
+        (&["completions", "zsh"], 0, 2),
+        (&["completions", "fish"], 0, 2),
+        (&["man"], 0, 2),
+        (&["--version"], 0, 2),
+        (&["--help"], 0, 2),
+        (&["help", "list"], 0, 2),
+        (&["doctor", "-h"], 0, 2),
+        (&["run", "--help"], 0, 125),
+        (&["unlock", "--help"], 0, 125),
+        (&["demo", "--masters", "3"], 0, 2),
+        // The second time, it is gone.
+        (&revoke, 1, 2),
+        (&["inspect", "free"], 1, 2),
+    ];
+    let tool = |args: &[&str]| {
+        let mut tool = unhurried(&list, args);
+        tool.env("MUXLOCK_RESTART_GUARD", "off");
+        tool
+    };
+    for (args, closed, full) in table {
+        let file = fs::File::options().write(true).open("/dev/full").unwrap();
+        let (code, _, err) = run(tool(args).stdout(file));
+        let words = "muxlock: standard output: No space left on device (os error 28)\n";
+        assert!(code == full && err.ends_with(words), "{args:?}: {code} {err}");
+        let (pipe, reader) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(reader);
+        let pipe = std::os::fd::OwnedFd::from(pipe);
+        let (code, _, err) = run(tool(args).stdout(pipe));
+        assert_eq!((code, err.as_str()), (closed, ""), "{args:?}");
+    }
+}
