@@ -8,8 +8,10 @@ mod group;
 mod metrics;
 mod page;
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use muxlock::settings::RestartGuard;
@@ -22,7 +24,8 @@ use self::finding::{Finding, Id, Severity};
 use self::group::{Report, examine};
 use super::options::{Options, duration};
 use super::output;
-use super::stopwatch::{random, wall_micros};
+use super::paint::whole_seconds;
+use super::stopwatch::{Stopwatch, random, wall_micros};
 use super::wire::ask_each;
 
 /// There are errors.
@@ -35,6 +38,11 @@ const TTL_MAX: Duration = Duration::from_secs(10);
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
 /// The longest watch.
 const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How often the time that has passed is shown.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+/// Covers the longest line of it.
+const PROGRESS_WIDTH: usize = 48;
 
 /// Check the masters and show problems with their fixes
 ///
@@ -91,7 +99,16 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let key = [config.common().key_prefix, resource.as_bytes()].concat();
     let plan = Plan { watch, lock_user: args.lock_user.clone(), key };
     let nodes: Vec<usize> = (0..config.nodes()).collect();
-    let answers = ask_each(&nodes, |node| ask::ask(&config, node, &plan));
+    let answers = thread::scope(|scope| {
+        let (_asked, is_over) = mpsc::channel();
+        if io::stderr().is_terminal() && args.watch.is_some() {
+            scope.spawn(move || show_progress(watch, &is_over));
+        } else if args.watch.is_some() && !args.json && !args.prometheus {
+            let watch = humantime::format_duration(watch);
+            let _ = writeln!(io::stderr(), "muxlock: measures the clocks for {watch}");
+        }
+        ask_each(&nodes, |node| ask::ask(&config, node, &plan))
+    });
     let mut report = examine(&config, &answers, args.lock_user.as_deref());
     if args.read_only || !report.knows_a_name() {
         // Not tried, and it is said why.
@@ -109,6 +126,23 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     };
     output::write(text)?;
     Ok(code(args, &report))
+}
+
+/// Shows on a terminal how much of the watch has passed, until it is over.
+fn show_progress(watch: Duration, is_over: &Receiver<()>) {
+    let (started, mut err) = (Stopwatch::start(), io::stderr());
+    let mut show = |text: &str| {
+        let _ = write!(err, "\r{text:PROGRESS_WIDTH$}\r").and_then(|()| err.flush());
+    };
+    loop {
+        let passed = started.elapsed().min(watch);
+        let [passed, watch] = [passed, watch].map(whole_seconds);
+        show(&format!("measures the clocks: {passed} of {watch}"));
+        if is_over.recv_timeout(SHOW_EVERY) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+    }
+    show("");
 }
 
 fn code(args: &Args, report: &Report) -> ExitCode {

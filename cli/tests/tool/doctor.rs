@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use muxlock::Redlock;
@@ -747,6 +747,20 @@ fn slow_clocks_are_watched_for_as_long_as_asked() {
     assert_eq!((seen.code, seen.found(&urls)), (0, vec![]), "{}", seen.json);
     assert!(took >= Duration::from_secs(1));
     assert!(seen.json["masters"][0]["clock_doubt_us"].as_u64().is_some(), "{}", seen.json);
+
+    // Only people are told how long it takes.
+    let list = urls.join(" ");
+    for (format, words) in [("--json", ""), ("--strict", "muxlock: measures the clocks for 1s\n")] {
+        let mut command = muxlock(&["doctor", format, "--for", "1s"]);
+        let (_, out, err) = run(command.args(SLOW).env("MUXLOCK_NODES", &list));
+        assert!(err == words && !out.contains("measures"), "{format}: {out}{err}");
+    }
+    let script = format!("{} doctor --for 2s {}", env!("CARGO_BIN_EXE_muxlock"), SLOW.join(" "));
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &script, "/dev/null"]).stdin(Stdio::null()).env("SHELL", "/bin/sh");
+    let (_, out, _) = run(terminal.env("MUXLOCK_NODES", &list));
+    let line = "\rmeasures the clocks: 1 s of 2 s ";
+    assert!(out.contains(line) && out.contains(" can vote now, "), "{out:?}");
 }
 
 /// The text has all that the JSON has.
