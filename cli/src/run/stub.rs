@@ -1,13 +1,13 @@
 //! The process that becomes the command, once it may.
 
-use std::env::ArgsOs;
+use std::env::{self, ArgsOs};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode};
+use std::process::{self, Child, Command, ExitCode};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -64,6 +64,25 @@ impl fmt::Display for Mask {
             self.0.iter().map(|signal| (signal as i32).to_string()).collect();
         write!(f, ".{}", numbers.join("."))
     }
+}
+
+/// Variables of a service manager that name the process which they are for: sockets that it passes
+/// on, and signs of life that it expects.
+const OF_PROCESS: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
+/// No process has this id: it stands for the id of the command, until that is known.
+const COMMAND_PID: &str = "0";
+
+/// Names the command in the variables that name this process.
+pub fn service() -> Vec<(&'static str, Option<String>)> {
+    let own = process::id().to_string();
+    let is_own = |name: &&str| env::var(name).is_ok_and(|it| it == own);
+    let named = OF_PROCESS.into_iter().filter(is_own);
+    let mut variables: Vec<_> = named.map(|name| (name, Some(COMMAND_PID.to_owned()))).collect();
+    if !variables.is_empty() {
+        // It names this process in another way.
+        variables.push(("LISTEN_PIDFDID", None));
+    }
+    variables
 }
 
 pub fn set(command: &mut Command, environment: &Environment<'_>) {
@@ -133,7 +152,13 @@ pub fn main(args: ArgsOs) -> ExitCode {
         return ExitCode::from(FAILED);
     };
     let _ = mask.0.thread_set_mask();
-    let error = Command::new(&program).args(args).exec();
+    let mut command = Command::new(&program);
+    for name in OF_PROCESS {
+        if env::var(name).is_ok_and(|it| it == COMMAND_PID) {
+            command.env(name, process::id().to_string());
+        }
+    }
+    let error = command.args(args).exec();
     say(&format!("cannot run {}: {}", printable(&program.to_string_lossy()), explained(&error)));
     console::finish();
     match error.kind() {

@@ -99,11 +99,12 @@ impl Started {
         deadline: Duration,
     ) -> io::Result<Started> {
         // Variables that an outer muxlock has set belong to another lock.
-        let environment = [
+        let mut environment = vec![
             ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
             ("MUXLOCK_HOLDER", Some(job.plan.args.holder(lease).to_string())),
             ("MUXLOCK_FENCING_TOKEN", lease.fencing_token().map(|number| number.to_string())),
         ];
+        environment.extend(stub::service());
         let terminal = Terminal::of_stdin();
         let mask = Mask::new(block_output_stop()?);
         let until = deadline.saturating_sub(notice(job));

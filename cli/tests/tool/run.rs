@@ -190,6 +190,29 @@ fn command_gets_the_input_and_the_names_but_not_the_token() {
     assert!(redlock.try_lock("r", TTL).is_ok());
 }
 
+/// As systemd passes sockets on, and expects signs of life. Variables for another process stay.
+#[test]
+fn command_takes_the_sockets_of_the_service() {
+    let (_masters, _redlock, list) = start();
+    let command = "echo $((LISTEN_PID == $$)) $((WATCHDOG_PID == $$)) $LISTEN_PIDFDID; cat <&3";
+    for (option, pid, expected) in [
+        ("-q", "$$", "1 1\nsocket\n"),
+        ("--no-guard", "$$", "1 1\nsocket\n"),
+        ("-q", "1", "0 0 7\nsocket\n"),
+    ] {
+        let tool = unhurried(&list, &[option, "r", "-c", command]);
+        let variables =
+            format!("LISTEN_PID={pid} WATCHDOG_PID={pid} LISTEN_FDS=1 LISTEN_PIDFDID=7");
+        let socket = "exec 3<<EOF\nsocket\nEOF";
+        let script = format!("export {variables}; {socket}\nexec \"$0\" \"$@\"");
+        let mut service = Command::new("sh");
+        service.args(["-c", &script]).arg(tool.get_program()).args(tool.get_args());
+        let set = tool.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let (code, out, err) = run(service.envs(set).stdin(Stdio::null()));
+        assert_eq!((code, out.as_str()), (0, expected), "{option} {pid}: {err}");
+    }
+}
+
 #[test]
 fn command_of_a_fenced_lock_gets_its_number() {
     let (_masters, redlock, list) = start();
