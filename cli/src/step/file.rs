@@ -45,6 +45,8 @@ pub struct Contents {
     pub resource: String,
     masters: String,
     prefix: String,
+    /// The machine that has written it; empty if that is not known.
+    machine: String,
     /// The hand-over text.
     pub secret: String,
     /// The process that renews the lock, as a text for people.
@@ -58,13 +60,15 @@ impl Contents {
         let masters: Vec<_> = (0..config.nodes()).map(|node| config.master(node).address).collect();
         let prefix = printable(&String::from_utf8_lossy(config.common().key_prefix));
         let (resource, masters) = (printable(resource), masters.join(","));
-        Contents { resource, masters, prefix, secret, renewer: None, ended: None }
+        let machine = machine();
+        Contents { resource, masters, prefix, machine, secret, renewer: None, ended: None }
     }
 
     fn text(&self) -> String {
-        let Contents { resource, masters, prefix, secret, .. } = self;
+        let Contents { resource, masters, prefix, machine, secret, .. } = self;
         format!(
-            "{HEADING}\nresource={resource}\nmasters={masters}\nprefix={prefix}\nlock={secret}\n"
+            "{HEADING}\nresource={resource}\nmasters={masters}\nprefix={prefix}\n\
+             machine={machine}\nlock={secret}\n"
         )
     }
 
@@ -84,10 +88,24 @@ impl Contents {
             resource: field("resource")?,
             masters: field("masters")?,
             prefix: field("prefix")?,
+            machine: field("machine").unwrap_or_default(),
             secret: field("lock")?,
             renewer: field("renewer"),
             ended: field("held").map(|_| Ended::Held).or_else(lost).or_else(unconfirmed),
         })
+    }
+
+    /// Whether this machine was restarted since. Then no process of the lock lives, and how long it
+    /// lasts is not known here.
+    pub fn is_of_earlier_boot(&self) -> bool {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot.trim_end().replace('-', "");
+        let parsed = self.secret.parse::<LockParts>();
+        // Another time namespace of the same boot has another clock too.
+        let is_other_boot = matches!(parsed, Err(HandOverError::OtherClock))
+            && !boot.is_empty()
+            && !self.secret.contains(&format!(".{boot}-"));
+        is_other_boot && !self.machine.is_empty() && self.machine == machine()
     }
 
     fn check(&self, path: &Path, config: &Config) -> Result<(), String> {
@@ -102,6 +120,14 @@ impl Contents {
             (true, true) => Ok(()),
         }
     }
+}
+
+/// The id of this machine, or else its name, neither of which changes when it is restarted.
+fn machine() -> String {
+    let read = |file: &str| fs::read_to_string(file).map(|text| text.trim_end().to_owned());
+    let known = |text: &String| !text.is_empty();
+    let id = read("/etc/machine-id").ok().filter(known);
+    printable(&id.or_else(|| read("/proc/sys/kernel/hostname").ok()).unwrap_or_default())
 }
 
 /// The lock of a hand-over text.
@@ -186,7 +212,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A file for a new lock. One whose lock has ended makes room for it.
+    /// A file for a new lock. One whose lock has ended makes room for it, and so does one of an
+    /// earlier boot: the masters decide who gets the lock.
     pub fn new(place: &Path, client: &Redlock) -> Result<Draft, String> {
         if let Err(error) = fs::symlink_metadata(place) {
             match error.kind() {
@@ -200,7 +227,7 @@ impl Draft {
             return Err(format!("{shown} has a lock that is in use; {unlock}"));
         }
         let contents = read(&file, place)?;
-        if contents.ended.is_none() {
+        if contents.ended.is_none() && !contents.is_of_earlier_boot() {
             if let Ok(guard) = client.adopt(parts_of(&contents.secret, place)?) {
                 let _held = guard.into_parts();
                 return Err(format!("{shown} has the lock of {}; {unlock}", contents.resource));

@@ -26,6 +26,7 @@ const KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How long answers are waited for that the result does not need.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 const EXPIRED: &str = "it had expired";
+const RESTARTED: &str = "this machine was restarted since; the lock expires by itself";
 const TOO_FEW: &str = "too few masters still had it";
 
 /// Take a lock that a later step releases
@@ -251,10 +252,13 @@ impl FileArgs {
     fn unlock(&self) -> Result<u8, String> {
         let (config, client) = self.client()?;
         let step = self.claim(&config, OnRenewer::End)?;
-        let Contents { ended, secret, resource, renewer, .. } = step.contents_for(&config)?;
-        let is_final = ended.is_some();
+        let contents = step.contents_for(&config)?;
+        let is_of_earlier_boot = contents.is_of_earlier_boot();
+        let Contents { ended, secret, resource, renewer, .. } = contents;
+        let is_final = ended.is_some() || is_of_earlier_boot;
         let ended = match ended {
             Some(ended) => ended,
+            None if is_of_earlier_boot => Ended::Lost(RESTARTED.into()),
             None => release(&client, parts_of(&secret, &self.file)?),
         };
         if let (false, Some(renewer), Ended::Lost(_)) = (is_final, renewer, &ended) {
@@ -298,6 +302,7 @@ impl RenewArgs {
             Ok(LOST)
         };
         match &contents.ended {
+            None if contents.is_of_earlier_boot() => return lost(RESTARTED),
             None => {}
             Some(Ended::Held) => return lost("it was released"),
             Some(Ended::Lost(why) | Ended::Unconfirmed(why)) => return lost(why),

@@ -396,10 +396,10 @@ fn text_of_another_lock_or_machine_is_refused() {
     refused(good.replace(".72.", ".71."), &format!("{cannot}the text is damaged"));
     let version = good.replace("muxlock.5.", "muxlock.4.");
     refused(version, &format!("{cannot}another version of muxlock wrote the text"));
-    let other = elsewhere(&secret);
+    let other = good.replace(&secret, &elsewhere(&secret)).replace("machine=", "machine=x");
     let advice = "; unlock it there, or if this machine was restarted, remove the file";
     refused(
-        good.replace(&secret, &other),
+        other,
         &format!("{cannot}it comes from another machine, boot or time namespace{advice}"),
     );
     fs::write(&scene.file, &good).unwrap();
@@ -413,6 +413,33 @@ fn text_of_another_lock_or_machine_is_refused() {
     assert!(!is_free(&masters));
     assert_eq!(scene.unlock().0, 0);
     assert!(is_free(&masters));
+}
+
+/// No process of that boot can release it any more. Who gets the lock is decided by the masters.
+#[test]
+fn file_of_an_earlier_boot_makes_room_for_a_new_one() {
+    let (_masters, redlock, list) = start();
+    let scene = Scene::new("step-boot", list);
+    let before = || {
+        scene.lock(&["--ttl", "30s"]);
+        let secret = scene.field("lock");
+        let text = scene.text().replace(&secret, &elsewhere(&secret));
+        fs::write(&scene.file, &text).unwrap();
+        (text, secret.parse::<LockParts>().unwrap())
+    };
+    let (text, old) = before();
+    let (code, _, err) = scene.tool(&["lock", "r", "--to", &scene.file]);
+    assert!(code == 121 && err.starts_with("muxlock: contended: "), "{err}");
+    assert!(redlock.adopt(old).unwrap().unlock().unwrap().was_held());
+    fs::write(&scene.file, text).unwrap();
+    scene.lock(&["--ttl", "30s"]);
+    assert_eq!(scene.unlock().0, 0);
+
+    let words = "muxlock: lost r: this machine was restarted since; the lock expires by itself\n";
+    let (_, old) = before();
+    assert_eq!(scene.renew(&[]), (120, words.to_owned()));
+    assert_eq!(scene.unlock(), (120, words.to_owned()));
+    assert!(!scene.has_file() && redlock.adopt(old).unwrap().unlock().unwrap().was_held());
 }
 
 /// The same text with another boot, and the checksum that belongs to it.
