@@ -7,10 +7,14 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 #[cfg(target_os = "linux")]
 use std::thread;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use muxlock::testing::Masters;
 #[cfg(target_os = "linux")]
 use testbed::PATIENT;
+#[cfg(target_os = "linux")]
+use testbed::timed;
 use testbed::{Again, TTL, example, patient, soon};
 
 const ALL: [&str; 8] = [
@@ -285,4 +289,30 @@ fn slow_leader_is_followed_by_another_if_it_ends_or_freezes() {
     drop(third);
     tokens.push(second.leads());
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+/// It works on until it looks, whether it leads or waits.
+#[cfg(target_os = "linux")]
+#[test]
+fn leader_that_gets_a_signal_ends_and_the_next_leads_at_once() {
+    let masters = Masters::start(3).unwrap();
+    let mut first = Instance::start(&masters);
+    first.leads();
+    let [mut second, mut third] = [(); 2].map(|()| Instance::start(&masters));
+    for follower in [&mut second, &mut third] {
+        follower.says("follows");
+    }
+    // A follower just ends.
+    third.process.signal("TERM");
+    assert!(third.process.status().success());
+    first.says("step with token ");
+    let (took, _) = timed(|| {
+        first.process.signal("TERM");
+        second.leads()
+    });
+    // Otherwise the lock would last for another two thirds of its TTL or longer.
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    first.says("ends");
+    assert!(first.process.status().success());
+    second.says("step with token ");
 }
