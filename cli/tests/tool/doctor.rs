@@ -876,6 +876,7 @@ fn metrics_are_complete_while_masters_are_down() {
         }
     }
     assert!(!all.keys().any(|name| name.starts_with("muxlock_doctor_finding{")), "{all:?}");
+    let written = all;
 
     tell(&masters[0], &["CONFIG", "SET", "timeout", "300"]);
     masters[1].kill().unwrap();
@@ -891,6 +892,20 @@ fn metrics_are_complete_while_masters_are_down() {
     ] {
         let labels = format!("id=\"{id}\",severity=\"{severity}\",server=\"{server}\"");
         assert_eq!(all[&format!("muxlock_doctor_finding{{{labels}}}")], 1., "{all:?}");
+    }
+
+    // The alerts and the dashboard have no other names.
+    let texts = [
+        include_str!("../../../packaging/alerts.yml"),
+        include_str!("../../../packaging/dashboard.json"),
+    ];
+    serde_json::from_str::<Value>(texts[1]).expect("the dashboard is JSON");
+    let words = texts.iter().flat_map(|it| it.split(|it: char| !it.is_alphanumeric() && it != '_'));
+    let names: BTreeSet<_> = words.filter(|word| word.starts_with("muxlock_doctor_")).collect();
+    assert!(names.len() > 6, "{names:?}");
+    for name in names {
+        let is_it = |sample: &&String| sample.split('{').next() == Some(name);
+        assert!(written.keys().chain(all.keys()).any(|sample| is_it(&sample)), "{name}");
     }
 
     masters[0].kill().unwrap();
