@@ -44,7 +44,8 @@ impl Builder {
     /// On success, the builder has at least one master, and a setter replaces a setting of the
     /// environment. [`node`](Builder::node) and [`nodes`](Builder::nodes) add masters to those of
     /// the environment. The client logs a warning for each variable that begins with `MUXLOCK_` and
-    /// is not known, and if other users can read the password file.
+    /// is not known, and if others than the user and the groups of this process can read the
+    /// password file.
     ///
     /// # Errors
     /// [`ConfigError::Env`] names the variable. Correct it there.
@@ -209,7 +210,8 @@ pub fn shown(text: &str) -> &str {
 /// The password in a file. By mistake, the setting may be the password, so an error names only the
 /// setting until it is known to be a path.
 fn password(path: &Path, origin: &str) -> Result<String, String> {
-    fs::metadata(path).map_err(|error| format!("{origin}: {error}"))?;
+    let unread = |error| format!("{origin} names a file that cannot be read: {error}");
+    fs::metadata(path).map_err(unread)?;
     let text = read(path)?;
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(format!("{origin}: the file is empty; it should have the password")),
@@ -249,24 +251,34 @@ pub fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{name}: it is not UTF-8"))
 }
 
-/// Warns if other users can read the file.
+/// Warns if others than the file's owner and the groups of this process can read the file.
 pub fn warn_if_open(path: &Path, warnings: &mut Vec<String>) {
-    if is_open(path) {
+    if let Some(mend) = is_open_by(path) {
         let shown = path.display();
-        warnings.push(format!("{shown} has a password, and others may read it: chmod 600"));
+        warnings.push(format!("{shown} has a password, and others may read it: {mend}"));
     }
 }
 
-/// Whether other users may read it.
-#[cfg(unix)]
-fn is_open(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0)
+/// The mend, if it is needed. It keeps the right of a service that reads the file by its group.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn is_open_by(path: &Path) -> Option<&'static str> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = fs::metadata(path).ok()?;
+    let is_ours = || {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        groups.into_iter().chain([rustix::process::getegid()]).any(|it| it.as_raw() == meta.gid())
+    };
+    match meta.mode() & 0o044 {
+        0 => None,
+        0o040 if is_ours() => None,
+        0o004 | 0o044 if is_ours() => Some("chmod o-rwx"),
+        _ => Some("chmod go-rwx"),
+    }
 }
 
-#[cfg(not(unix))]
-fn is_open(_: &Path) -> bool {
-    false
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn is_open_by(_: &Path) -> Option<&'static str> {
+    None
 }
 
 /// Percent-encoded for the credentials of a URL.
@@ -342,10 +354,8 @@ mod tests {
         assert_eq!(with(secret, "").unwrap(), expected);
         assert_eq!(with(secret, "u:r").unwrap()[0], "redis://u%3Ar:s%40sa%20me@a");
         let wrong = with("sesame", "").unwrap_err();
-        assert!(
-            wrong.starts_with("MUXLOCK_PASSWORD_FILE: ") && !wrong.contains("sesame"),
-            "{wrong}"
-        );
+        let begins = "MUXLOCK_PASSWORD_FILE names a file that cannot be read: No such file";
+        assert!(wrong.starts_with(begins) && !wrong.contains("sesame"), "{wrong}");
     }
 
     /// Without an end, or without a writer, the client would never start.
@@ -400,10 +410,12 @@ mod tests {
         assert_eq!(of("OTHER"), None);
     }
 
+    /// The group of this process is none of the others: a file of root and of a service's group is
+    /// as it should be.
     #[test]
-    #[cfg(unix)]
+    #[cfg(target_os = "linux")]
     fn password_file_that_others_can_read_is_warned_of() {
-        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::fs::{PermissionsExt, chown};
         let folder = Folder::create("env-open");
         let secret = folder.0.join("secret");
         fs::write(&secret, "sesame").unwrap();
@@ -412,8 +424,15 @@ mod tests {
             fs::set_permissions(&secret, fs::Permissions::from_mode(mode)).unwrap();
             read(&[("MUXLOCK_NODES", "redis://a"), ("MUXLOCK_PASSWORD_FILE", shown)]).unwrap().1
         };
-        assert_eq!(warnings(0o600), [""; 0]);
-        let text = format!("{shown} has a password, and others may read it: chmod 600");
-        assert_eq!(warnings(0o644), [text]);
+        let text =
+            |mend: &str| [format!("{shown} has a password, and others may read it: {mend}")].into();
+        let table = [(0o600, None), (0o640, None), (0o644, Some("chmod o-rwx"))];
+        for (mode, mend) in table {
+            assert_eq!(warnings(mode), mend.map_or_else(Vec::new, text), "{mode:o}");
+        }
+        // Only root can give it to a group that it is not in.
+        if chown(&secret, None, Some(54_321)).is_ok() {
+            assert_eq!(warnings(0o640), text("chmod go-rwx"));
+        }
     }
 }

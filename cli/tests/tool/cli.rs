@@ -471,7 +471,10 @@ fn passwords_that_others_can_read_are_warned_of() {
     let inspect = || run(&mut muxlock(&["inspect", "deploy", "--config", file]));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let (code, out, err) = inspect();
-    assert_eq!(err, format!("muxlock: {file} has a password, and others may read it: chmod 600\n"));
+    assert_eq!(
+        err,
+        format!("muxlock: {file} has a password, and others may read it: chmod o-rwx\n")
+    );
     assert!(code == 3 && !out.contains("sesame"), "{out}");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(inspect().2, "");
