@@ -23,7 +23,9 @@ impl Resolver {
 
     /// The addresses of a name, at least one. It may block for any time.
     pub(crate) fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let mut found = (self.0)(host, port)?;
+        // A network interface of this machine, which no name server knows.
+        let has_zone = host.contains('%');
+        let mut found = if has_zone { by_system(host, port)? } else { (self.0)(host, port)? };
         if found.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
         }
@@ -32,10 +34,13 @@ impl Resolver {
     }
 }
 
-/// The system's lookup.
+fn by_system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
 impl Default for Resolver {
     fn default() -> Resolver {
-        Resolver::new(|host, port| Ok((host, port).to_socket_addrs()?.collect()))
+        Resolver::new(by_system)
     }
 }
 

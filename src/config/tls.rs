@@ -300,7 +300,9 @@ fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>,
             );
         }
     };
-    ServerName::try_from(name.clone())
+    // A zone is no part of an address in a certificate.
+    let name = name.split('%').next().unwrap_or_default();
+    ServerName::try_from(name.to_owned())
         .map_err(|_| format!("the {what} is neither a DNS name nor an IP address"))
 }
 

@@ -210,6 +210,9 @@ impl NodeUrl {
 
 const LIST: &str = "more addresses follow in the same text; give each alone (--node, \
      Builder::node), or all of them to MUXLOCK_NODES or Builder::nodes_from";
+/// Behind a separator, there is no scheme. The rest of the text may be a password, so it is not shown.
+const WITHOUT_SCHEME: &str = "a comma, a semicolon or white space is in it; if another address \
+     follows, write its scheme as well: redis://host1, redis://host2";
 const KNOWN_SCHEMES: &str = "redis://, unix:// and redis+sentinel://";
 const WITH_PASSWORD: &str =
     "write the password as redis://user:password@host or unix://user:password@/path";
@@ -333,6 +336,14 @@ fn split<'a>(rest: &'a str, is_endpoint: fn(&str) -> bool) -> Result<Parts<'a>, 
     if credentials.is_some_and(has_ended) {
         return Err(UNCLEAR.to_owned());
     }
+    // The credentials of another address, or a password that looks like that.
+    let is_followed = |(at, _)| {
+        let (host, next) = credentials?[at + 1..].split_once(is_separator)?;
+        (is_endpoint(host) && next.contains(':')).then_some(())
+    };
+    if credentials.unwrap_or_default().match_indices('@').find_map(is_followed).is_some() {
+        return Err(format!("{WITHOUT_SCHEME}; in a password, write %40 for @"));
+    }
     let (rest, fragment) = split_optional(rest, '#');
     let (endpoint, query) = split_optional(rest, '?');
     Ok(Parts { credentials, endpoint, query, has_fragment: fragment.is_some() })
@@ -380,7 +391,12 @@ impl<'a> Parts<'a> {
 /// Also returns the parameters for TLS.
 fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
     let parts = Parts::of_tcp(rest)?.without_fragment()?;
-    let (mut parameters, for_tls) = Parameters::parse(parts.query, known)?;
+    if parts.endpoint.contains(is_separator) {
+        return Err(WITHOUT_SCHEME.to_owned());
+    }
+    let parsed = Parameters::parse(parts.query, known);
+    let is_list = parsed.is_err() && parts.query.is_some_and(|query| query.contains(is_separator));
+    let (mut parameters, for_tls) = if is_list { Err(WITHOUT_SCHEME.to_owned())? } else { parsed? };
     let (authority, path) = split_optional(parts.endpoint, '/');
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     if let Some(db) = path.filter(|path| !path.is_empty()) {
@@ -443,6 +459,10 @@ fn parse_path(text: &str) -> Result<PathBuf, String> {
     }
     let is_odd = |char: char| ":,;&=".contains(char) || char.is_whitespace() || char.is_control();
     if text.contains(is_odd) {
+        let is_list = |(at, _)| text[at..].trim_start_matches(is_separator).starts_with('/');
+        if text.match_indices(is_separator).any(is_list) {
+            return Err(WITHOUT_SCHEME.to_owned());
+        }
         let as_hex = "write %3A for : in the path, and likewise , ; & = and white space";
         return Err(format!("{as_hex}; the form is {UNIX_FORM}"));
     }
@@ -477,11 +497,10 @@ fn parse_authority(text: &str, port_default: u16) -> Result<(String, u16), Strin
         Some(rest) => {
             let (host, rest) =
                 rest.split_once(']').ok_or("the bracket of the IPv6 address is not closed")?;
-            host.parse::<std::net::Ipv6Addr>()
-                .map_err(|_| "the text in the brackets is not an IPv6 address")?;
+            let host = parse_ipv6(host)?;
             match rest.strip_prefix(':') {
-                Some(port) => (host.to_owned(), Some(port)),
-                None if rest.is_empty() => (host.to_owned(), None),
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
                 None => return Err("the text after the bracket is not a port".to_owned()),
             }
         }
@@ -496,15 +515,12 @@ fn parse_authority(text: &str, port_default: u16) -> Result<(String, u16), Strin
     if host.is_empty() {
         return Err("the host is empty".to_owned());
     }
-    if host.contains([',', ';']) {
-        return Err(LIST.to_owned());
-    }
-    if host.contains(char::is_whitespace) {
-        return Err("there is white space in the host".to_owned());
+    if host.contains(is_separator) {
+        return Err(WITHOUT_SCHEME.to_owned());
     }
     // With others, it is more likely the rest of a password.
     let is_usual = |char: char| char.is_alphanumeric() || "-_.:".contains(char);
-    if !host.chars().all(is_usual) {
+    if !text.starts_with('[') && !host.chars().all(is_usual) {
         return Err("the host has a character that host names do not have".to_owned());
     }
     let port = match port {
@@ -516,6 +532,21 @@ fn parse_authority(text: &str, port_default: u16) -> Result<(String, u16), Strin
         },
     };
     Ok((host, port))
+}
+
+/// An IPv6 address, perhaps with the zone of this machine that it is in, such as `fe80::1%eth0`. In
+/// a URL, the percent sign may be encoded (RFC 6874).
+fn parse_ipv6(text: &str) -> Result<String, String> {
+    let (number, zone) = split_optional(text, '%');
+    let is_number = number.parse::<std::net::Ipv6Addr>().is_ok();
+    is_number.then_some(()).ok_or("the text in the brackets is not an IPv6 address")?;
+    let Some(zone) = zone else { return Ok(number.to_owned()) };
+    let zone = zone.strip_prefix("25").filter(|zone| !zone.is_empty()).unwrap_or(zone);
+    let is_usual = |char: char| char.is_ascii_alphanumeric() || "-_.:@".contains(char);
+    match !zone.is_empty() && zone.chars().all(is_usual) {
+        true => Ok(format!("{number}%{zone}")),
+        false => Err("the zone behind the % is not a network interface, such as eth0".to_owned()),
+    }
 }
 
 fn parse_db(text: &str) -> Result<u32, String> {
@@ -626,6 +657,9 @@ mod tests {
             ("redis://h:7000/", tcp("h", 7000)),
             ("redis://[::1]", tcp("::1", 6379)),
             ("redis://[::1]:7000", tcp("::1", 7000)),
+            ("redis://[fe80::1%lo]:7000", tcp("fe80::1%lo", 7000)),
+            ("redis://[fe80::1%25lo]", tcp("fe80::1%lo", 6379)),
+            ("redis://[fe80::1%25]", tcp("fe80::1%25", 6379)),
             ("redis://:p@h", with(None, "p", 0)),
             ("redis://u:p@h/3", with(Some("u"), "p", 3)),
             ("redis://u:p%40%3a%2F@h", with(Some("u"), "p@:/", 0)),
@@ -717,15 +751,26 @@ mod tests {
             ("redis://h?db=1", "write the database as the path: redis://host:port/db"),
             (" redis://h", "there is white space before or after it"),
             ("redis://h\n", "there is white space before or after it"),
-            ("redis://h g", "there is white space in the host"),
-            (
-                "redis://h,g",
-                "more addresses follow in the same text; give each alone (--node, Builder::node), \
-                 or all of them to MUXLOCK_NODES or Builder::nodes_from",
-            ),
+            ("redis://h g", "if another address follows, write its scheme as well: redis://host1"),
+            ("redis://h,g", "if another address follows"),
+            ("redis://h, g", "if another address follows"),
+            ("redis://h;g", "if another address follows"),
+            ("redis://h:1,g:2", "if another address follows"),
+            ("redis://[::1],[::2]", "if another address follows"),
+            ("redis://h/0,g/0", "if another address follows"),
+            ("redis://h?durable=yes,g", "if another address follows"),
+            ("redis://u:p@h,u:p@g", "in a password, write %40 for @"),
+            ("redis://:p@h/1, :p@g/1", "in a password, write %40 for @"),
+            ("redis://u:p@h:1 g:2", "if another address follows"),
+            ("unix:///h, /g", "if another address follows"),
+            ("redis://[fe80::1%]", "the zone behind the % is not a network interface"),
+            ("redis://[fe80::1%a!b]", "the zone behind the % is not a network interface"),
+            ("redis://[h%lo]", "not an IPv6 address"),
             (
                 "redis://h, redis://g",
-                "cannot use the address redis://h:6379: more addresses follow",
+                "cannot use the address redis://h:6379: more addresses follow in the same text; \
+                 give each alone (--node, Builder::node), or all of them to MUXLOCK_NODES or \
+                 Builder::nodes_from",
             ),
             ("redis://h redis://g", "more addresses follow"),
             #[cfg(not(feature = "tls-no-provider"))]

@@ -168,6 +168,24 @@ fn majority_of_names_that_do_not_resolve_is_unavailable_for_that_reason() {
     });
 }
 
+/// An interface of this machine, which is the system's to look up even if names are not.
+#[test]
+fn address_with_a_zone_is_reached() {
+    let probe = std::net::TcpListener::bind("[::1]:0");
+    if probe.is_err() {
+        eprintln!("SKIPPED: this machine has no IPv6");
+        return;
+    }
+    let master = Master::start_with(&["--bind", "127.0.0.1", "::1"]).unwrap();
+    for zone in ["%1", "%251"] {
+        let builder = Redlock::builder().node(format!("redis://[::1{zone}]:{}", master.port()));
+        let builder = builder.resolver(|_, _| Err(io::Error::other("unused")));
+        let builder = builder.restart_guard(RestartGuard::Off).node_timeout(PATIENT);
+        let redlock = builder.connect_timeout(PATIENT).connect().unwrap();
+        assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
+    }
+}
+
 #[test]
 fn system_looks_names_up_unless_told_otherwise() {
     let masters = start(3);
