@@ -269,9 +269,9 @@ impl LockError {
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.nodes().len();
         match self.kind() {
-            LockErrorKind::Contended if total == 0 => {
-                f.write_str("contended: this client already holds the lock or is acquiring it")
-            }
+            LockErrorKind::Contended if total == 0 => f.write_str(
+                "contended: another thread or call of this client holds the lock or is acquiring it",
+            ),
             LockErrorKind::Contended => {
                 let held = self.count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(

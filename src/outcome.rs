@@ -193,6 +193,21 @@ pub fn explained(error: &io::Error) -> String {
     }
 }
 
+/// The text of an error of the lookup of a name, and its usual causes.
+pub(crate) fn explained_lookup(error: &io::Error, host: &str) -> String {
+    let text = explained(error);
+    // The others are limits, or of the application's resolver.
+    if !text.starts_with("failed to lookup address information") {
+        return text;
+    }
+    let cause = match (host.contains('%'), text.contains("Temporary failure")) {
+        (true, _) => "is there a network interface with the name behind the %?",
+        (false, true) => "no DNS server of this machine answers (/etc/resolv.conf)",
+        (false, false) => "check the spelling of the name, /etc/hosts and DNS",
+    };
+    format!("{text}: {cause}")
+}
+
 /// The text of an error of the system on a connection, and its usual causes; nothing if the name of
 /// its kind says what happened.
 pub fn explained_connection(error: &io::Error) -> Option<String> {

@@ -24,7 +24,7 @@ pub use crate::mux::Dialled;
 use crate::mux::{Multiplexer, ask_sentinels, dial, dial_unix, of_process};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
-use crate::outcome::{NodeOutcome, NodeReport};
+use crate::outcome::{NodeOutcome, NodeReport, explained_lookup};
 pub use crate::outcome::{explained, explained_connection, explained_start, printable};
 use crate::proto::status::{self, NodeState};
 use crate::proto::{Lease, NodeStatus, OpId};
@@ -345,7 +345,8 @@ impl Config {
                 Target::Address(address) => dial(&of, &[*address], within),
                 Target::Name { host, port } => {
                     let found = resolver.look_up(host, *port);
-                    found.map_err(unresolved).and_then(|found| dial(&of, &found, within))
+                    let found = found.map_err(|error| unresolved(&error, host));
+                    found.and_then(|found| dial(&of, &found, within))
                 }
                 Target::Unix(path) => dial_unix(path, within),
                 Target::Sentinel(_) => {
@@ -366,14 +367,13 @@ impl Config {
 }
 
 fn unnamed(error: io::Error) -> io::Error {
-    without_address(NodeOutcome::NoSentinel, &error)
+    without_address(NodeOutcome::NoSentinel, &explained(&error))
 }
 
-fn unresolved(error: io::Error) -> io::Error {
-    without_address(NodeOutcome::Unresolved, &error)
+fn unresolved(error: &io::Error, host: &str) -> io::Error {
+    without_address(NodeOutcome::Unresolved, &explained_lookup(error, host))
 }
 
-fn without_address(outcome: NodeOutcome, error: &io::Error) -> io::Error {
-    let why = printable(&explained(error));
-    io::Error::new(ErrorKind::NotFound, format!("{outcome}: {why}"))
+fn without_address(outcome: NodeOutcome, why: &str) -> io::Error {
+    io::Error::new(ErrorKind::NotFound, format!("{outcome}: {}", printable(why)))
 }

@@ -11,7 +11,7 @@ use super::failure::{Failed, limit};
 use super::lookup::{Found, Lookup, NodeSearch};
 use super::sentinel::{self, Located};
 use crate::config::Target;
-use crate::outcome::{NodeOutcome, Phase, explained, is_limit};
+use crate::outcome::{NodeOutcome, Phase, explained, explained_lookup, is_limit};
 use crate::proto::NodeEvent;
 
 impl Driver {
@@ -100,12 +100,14 @@ impl Driver {
         let located = match found {
             Ok(located) => located,
             Err(error) => {
-                let outcome = match self.config.nodes[node].target {
-                    _ if is_limit(&error) => NodeOutcome::AtLimit,
-                    Target::Name { .. } => NodeOutcome::Unresolved,
-                    _ => NodeOutcome::NoSentinel,
+                let (outcome, words) = match &self.config.nodes[node].target {
+                    _ if is_limit(&error) => (NodeOutcome::AtLimit, explained(&error)),
+                    Target::Name { host, .. } => {
+                        (NodeOutcome::Unresolved, explained_lookup(&error, host))
+                    }
+                    _ => (NodeOutcome::NoSentinel, explained(&error)),
                 };
-                return self.fail(now, node, Failed::with(outcome, explained(&error)));
+                return self.fail(now, node, Failed::with(outcome, words));
             }
         };
         // Continues with the address whose turn it is, at its place in the new list.

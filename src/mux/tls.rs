@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use bytes::BytesMut;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConnection, StreamOwned};
 
 use super::stream::{Received, Stream};
@@ -367,6 +367,23 @@ fn spaced(name: &str) -> String {
     words
 }
 
+/// The names and addresses of a certificate, of what rustls shows as `DnsName("name")`.
+fn names(presented: &[String]) -> Vec<&str> {
+    let inner = |name: &str| name.find('(').map_or(0, |at| at + 1);
+    let is_name = |name: &&String| name.starts_with("DnsName(") || name.starts_with("IpAddress(");
+    let presented = presented.iter().filter(is_name);
+    presented.map(|name| name[inner(name)..].trim_matches(['"', ')'])).collect()
+}
+
+fn time_between(earlier: UnixTime, later: UnixTime) -> String {
+    match later.as_secs().saturating_sub(earlier.as_secs()) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// The problem of a certificate, and its fix.
 fn words_of_certificate(error: &CertificateError) -> String {
     use CertificateError::*;
@@ -375,11 +392,24 @@ fn words_of_certificate(error: &CertificateError) -> String {
         BadSignature => {
             "a root of the same name has another key: ca= may be an older root".to_owned()
         }
-        NotValidForNameContext { expected, presented } if presented.is_empty() => {
+        NotValidForNameContext { expected, presented } if names(presented).is_empty() => {
             let kind = if matches!(expected, ServerName::IpAddress(_)) { "IP" } else { "DNS" };
             let name = expected.to_str();
             format!("it has no subjectAltName: make a new one with subjectAltName={kind}:{name}")
         }
+        NotValidForNameContext { expected, presented } => format!(
+            "it is for {}, and not for {}: write one of its names in the address or in server_name=",
+            names(presented).join(", "),
+            expected.to_str()
+        ),
+        ExpiredContext { time, not_after } => format!(
+            "it expired {} ago: renew it, or correct the clock of this machine",
+            time_between(*not_after, *time)
+        ),
+        NotValidYetContext { time, not_before } => format!(
+            "it is not valid yet; it will be in {}: correct the clock of this machine, or make a new one",
+            time_between(*time, *not_before)
+        ),
         BadEncoding => "it is malformed: make a new one".to_owned(),
         // rustls has no variant of its own for these, or only in later versions.
         _ => {

@@ -42,6 +42,22 @@ fn wrong_passwords_are_named_and_not_shown() {
 }
 
 #[test]
+fn databases_and_names_that_do_not_exist_have_a_cause() {
+    let master = Master::start().unwrap();
+    let table = [
+        (format!("{}/99", master.url()), "fewer databases than the address needs"),
+        ("redis://name.invalid".to_owned(), "the spelling"),
+        ("redis://[fe80::1%none]".to_owned(), "a network interface with the name behind the %?"),
+    ];
+    for (url, cause) in table {
+        let said = refused(&url);
+        // Without a network, there is no DNS server.
+        let has_cause = said.contains(cause) || said.contains("no DNS server of this machine");
+        assert!(has_cause, "{url}: {said}");
+    }
+}
+
+#[test]
 fn servers_that_are_no_independent_masters_are_named() {
     let cluster = Master::start_with(&["--cluster-enabled", "yes"]).unwrap();
     let no_master = "unusable (a Cluster node or a Sentinel; list independent masters only)";
@@ -125,7 +141,7 @@ fn holder_in_this_client_and_lost_keys_are_named() {
     let redlock = all_ready(&patient(masters.urls()).restart_guard(RestartGuard::Off));
     let mut lock = redlock.try_lock_for("report", TTL, PATIENT).unwrap();
     let mine = redlock.try_lock_for("report", TTL, Duration::from_millis(20)).unwrap_err();
-    let text = "contended: this client already holds the lock or is acquiring it";
+    let text = "contended: another thread or call of this client holds the lock or is acquiring it";
     assert_eq!(mine.to_string(), text);
     assert_eq!(redlock.shutdown(PATIENT), 0);
     for master in masters.iter() {

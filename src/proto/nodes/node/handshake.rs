@@ -20,6 +20,10 @@ const COMMON: [HandshakeStep; 7] = [
     HandshakeStep::Time,
 ];
 
+/// Why a server has refused the number of a database.
+const NO_SUCH_DATABASE: &str =
+    "the server has fewer databases than the address needs (databases in redis.conf, usually 16)";
+
 impl Node {
     /// The steps of a handshake with this node.
     pub(crate) fn steps(&self) -> impl Iterator<Item = HandshakeStep> + use<> {
@@ -134,6 +138,9 @@ impl Node {
                 None => self.keep_error(error),
             }
         } else {
+            if step == HandshakeStep::Select && error.message.contains("DB index") {
+                error.message = format!("{}: {NO_SUCH_DATABASE}", error.message).into();
+            }
             self.keep_error(error);
         }
         match step {
