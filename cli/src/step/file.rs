@@ -241,7 +241,8 @@ impl Draft {
     pub fn beside(place: &Path) -> Result<Draft, String> {
         let path = place.with_file_name(format!(".muxlock-{:016x}", random()));
         let failed = |error| about(&path, &error);
-        let file = options().create_new(true).mode(MODE).open(&path).map_err(failed)?;
+        let file = options().create_new(true).mode(MODE).open(&path);
+        let file = file.map_err(|error| not_created(place, &error))?;
         let draft = Draft { file, path: path.clone(), place: place.to_owned() };
         // Even if the mask of new files takes rights from the owner.
         draft.file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)?;
@@ -289,7 +290,8 @@ fn options() -> OpenOptions {
     options
 }
 
-fn open(path: &Path) -> Result<File, String> {
+/// Opens the file that `muxlock lock` has created.
+pub fn open(path: &Path) -> Result<File, String> {
     let file =
         options().open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ELOOP) => {
@@ -327,6 +329,20 @@ fn read(file: &File, path: &Path) -> Result<Contents, String> {
     file.read_exact_at(&mut text, 0).map_err(failed)?;
     let text = String::from_utf8(text).ok();
     text.and_then(|text| Contents::parse(&text)).ok_or_else(|| not_ours(path))
+}
+
+/// The name of a draft says nothing to the user.
+fn not_created(place: &Path, error: &io::Error) -> String {
+    let folder = match place.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let (place, shown) = (place.display(), folder.display());
+    match (folder.is_dir(), folder.exists()) {
+        (true, _) => format!("{place}: no file can be created in {shown}: {}", explained(error)),
+        (false, true) => format!("{place}: {shown} is not a folder"),
+        (false, false) => format!("{place}: there is no folder {shown}: create it first"),
+    }
 }
 
 fn not_ours(path: &Path) -> String {

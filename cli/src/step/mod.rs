@@ -19,7 +19,7 @@ use super::run::console::{self, say};
 use super::run::locks::Locks;
 use super::run::{self, FAILED, LOST, Plan, UNAVAILABLE, check_ttl, records, seconds, settings};
 use super::settings::Settings;
-use file::{Contents, Draft, Ended, OnRenewer, StepFile, parts_of};
+use file::{Contents, Draft, Ended, OnRenewer, StepFile, open, parts_of};
 
 /// The longest `--keep`: longer than pipelines run.
 const KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -235,6 +235,8 @@ impl Args {
 impl FileArgs {
     /// The settings, which have to be those of the lock.
     fn client(&self) -> Result<(Config, Redlock), String> {
+        // Without the file, nobody needs to know of missing masters.
+        open(&self.file)?;
         let Settings { builder, warnings, .. } = settings(&self.options)?;
         if !self.quiet {
             warnings.iter().for_each(|warning| say(warning));
