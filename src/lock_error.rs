@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine, write_nodes};
@@ -401,7 +402,10 @@ impl LockError {
             (None, Some(ready_in)) => write!(f, "try again in {ready_in:.1?}")?,
             (None, None) => f.write_str("wait")?,
         }
-        if self.nodes().iter().filter_map(|report| report.quarantine).any(Quarantine::is_by_guard) {
+        let mut quarantines = self.nodes().iter().filter_map(|report| report.quarantine);
+        // Elsewhere, whoever follows this advice once is never told again.
+        let is_development = self.nodes().iter().all(|report| is_local(&report.address));
+        if is_development && quarantines.any(Quarantine::is_by_guard) {
             write!(f, ", or in development switch the guard off with {}", names.guard_off)?;
         }
         Ok(())
@@ -419,6 +423,13 @@ impl LockError {
     pub(crate) fn in_the_tool(&self) -> impl fmt::Display {
         ToolError(self)
     }
+}
+
+/// Whether it is an address of this machine alone.
+fn is_local(address: &str) -> bool {
+    let (host, _) = address.rsplit_once(':').unwrap_or_default();
+    let number = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    address.starts_with("unix:") || host == "localhost" || number.is_ok_and(|it| it.is_loopback())
 }
 
 /// What to call the settings that an error names.
@@ -589,7 +600,7 @@ mod tests {
     fn quarantined(counted_from: CountedFrom) -> LockError {
         let report = |node: usize| NodeReport {
             node,
-            address: "redis.example".into(),
+            address: ["127.0.0.1:7000", "[::1]:7000"][node].into(),
             outcome: NodeOutcome::Quarantined,
             latency: None,
             message: None,
@@ -612,6 +623,24 @@ mod tests {
         let error = LockError::new(LockErrorKind::Unavailable, 1, nodes).to_string();
         assert!(error.contains("try again in 20.5s"), "{error}");
         assert!(!error.contains("guard off"), "{error}");
+    }
+
+    /// Whoever follows it in production has two holders later, and no further advice.
+    #[test]
+    fn guard_is_switched_off_only_where_all_nodes_are_of_this_machine() {
+        for (address, is_local) in [
+            ("localhost:6379", true),
+            ("unix:/run/redis.sock", true),
+            ("10.0.0.1:6379", false),
+            ("redis-1.internal:6379", false),
+            ("127.0.0.1:26379,127.0.0.2:26379/master", false),
+        ] {
+            let mut nodes = quarantined(CountedFrom::Event).nodes().to_vec();
+            nodes[1].address = address.into();
+            let error = LockError::new(LockErrorKind::Unavailable, 1, nodes).to_string();
+            assert!(error.contains("try again in 20.5s"), "{error}");
+            assert_eq!(error.contains("guard off"), is_local, "{error}");
+        }
     }
 
     /// The nodes that vote are a quorum: a wait for the others, or a guard that is off, is no help.
