@@ -17,6 +17,7 @@ pub use crate::config::env::{
     Setting, Variables, duration, not_known, read as read_small, setting_keys, shown, warn_if_open,
     with_credentials, with_settings,
 };
+pub use crate::config::mark::MARKED;
 use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
@@ -138,6 +139,9 @@ pub struct CommonSettings<'a> {
     pub max_ttl: Duration,
     /// How long the votes of a master that may have forgotten a lock do not count.
     pub quarantine: Duration,
+    /// A mark over the settings that must be equal in all clients: two digits for each of
+    /// [`MARKED`].
+    pub mark: &'a str,
     /// The beginning of every key.
     pub key_prefix: &'a [u8],
     /// The key whose absence shows that a master was flushed.
@@ -254,6 +258,7 @@ impl ConfigExt for Config {
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             quarantine: self.quarantine,
+            mark: &self.mark,
             key_prefix: &self.key_prefix,
             flush_marker: self.flush_marker.as_ref().map(|key| key.as_bytes()),
             sighting_key: self.sighting_key.as_bytes(),

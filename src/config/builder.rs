@@ -278,10 +278,11 @@ impl Builder {
     /// and start; at most 100 characters from `!` to `~`.
     ///
     /// Each connection has a name like
-    /// `muxlock/0.1.0:tag=1a2b3c4d:pid=4711:host=web-3:cmd=orders:start=1764230000`, by which
-    /// `muxlock inspect` shows who holds a lock. The tag is drawn for each client and ends all its
-    /// tokens. Arguments of the program are left out. With `client_name("orders/eu")`, the part
-    /// after the tag is `:name=orders/eu`. With an empty text, it is `:name=`: choose that if other
+    /// `muxlock/0.1.0:tag=1a2b3c4d:mark=5f0bc61e93:pid=4711:host=web-3:cmd=orders:start=1764230000`,
+    /// by which `muxlock inspect` shows who holds a lock. The tag is drawn for each client and ends
+    /// all its tokens. The mark is equal in clients whose settings fit together. Arguments of the
+    /// program are left out. With `client_name("orders/eu")`, the part after the mark is
+    /// `:name=orders/eu`. With an empty text, it is `:name=`: choose that if other
     /// users of the servers must not learn host and program.
     pub fn client_name(self, name: impl Into<String>) -> Builder {
         Builder { client_name: Some(name.into()), ..self }

@@ -4,6 +4,7 @@ mod builder;
 #[cfg(feature = "env")]
 pub(crate) mod env;
 mod error;
+pub(crate) mod mark;
 mod options;
 mod resolver;
 #[cfg(feature = "tls-no-provider")]
@@ -23,6 +24,7 @@ use crate::resource::{Key, Resource};
 use crate::validity::{self, TTL_MIN, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
 pub use error::ConfigError;
+use mark::Marked;
 pub use options::{Heal, RestartGuard, Retry, Wait, Waiting};
 pub(crate) use resolver::Resolver;
 #[cfg(feature = "tls-no-provider")]
@@ -64,6 +66,8 @@ pub struct Config {
     /// What follows the tag in the name for `CLIENT SETNAME`; empty for a description of the
     /// process. In a driver, the whole name.
     pub(crate) client_name: Arc<str>,
+    /// A mark over the settings that must be equal in all clients.
+    pub(crate) mark: Arc<str>,
     /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Key,
     /// The key that says when clients first saw a promoted server.
@@ -175,7 +179,14 @@ impl Config {
         let nodes = node_configs(builder, parse_all(&builder.nodes)?)?;
         check_distinct(&nodes)?;
         check_guarded(&nodes, builder.heal)?;
+        let marked = Marked {
+            nodes: &nodes,
+            key_prefix: &builder.key_prefix,
+            max_ttl_ms: builder.max_ttl.as_millis(),
+            flush_marker: flush_marker.as_ref(),
+        };
         Ok(Config {
+            mark: marked.mark().into(),
             nodes,
             node_timeout: builder.node_timeout,
             connect_timeout: builder.connect_timeout,

@@ -118,7 +118,8 @@ impl Driver {
         let own = Some(config.client_name.to_string()).filter(|own| !own.is_empty());
         let own = own.unwrap_or_else(|| of_process(None));
         let name = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
-        config.client_name = format!("{name}:tag={:08x}{own}", entropy.tag).into();
+        let mark = &config.mark;
+        config.client_name = format!("{name}:tag={:08x}:mark={mark}{own}", entropy.tag).into();
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(entropy));
         let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();

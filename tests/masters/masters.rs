@@ -541,8 +541,9 @@ fn clients_have_tags_and_names_of_their_own() {
     let names: Vec<_> =
         list.split([' ', '\n']).filter_map(|field| field.strip_prefix("name=muxlock/")).collect();
     let of = |tag: &String| {
-        let head = format!("{}:tag={tag}", env!("CARGO_PKG_VERSION"));
-        let mut rest = names.iter().filter_map(|name| name.strip_prefix(&head));
+        let head = format!("{}:tag={tag}:mark=", env!("CARGO_PKG_VERSION"));
+        // A mark has ten digits.
+        let mut rest = names.iter().filter_map(|name| name.strip_prefix(&head)?.get(10..));
         (rest.next().unwrap_or_else(|| panic!("{tag} in {list}")), rest.next())
     };
     for tag in &tags[..2] {
