@@ -72,6 +72,8 @@ pub struct Client {
     pub age: Option<Duration>,
     /// Where it connects from, unless by a Unix socket.
     pub address: Option<IpAddr>,
+    /// The mark over the settings that clients must have alike.
+    pub mark: Option<String>,
 }
 
 /// In one line, such as `web-3 pid 4711 (report), started 2026-11-27 10:42:07 UTC, from 10.0.0.7`.
@@ -115,6 +117,9 @@ impl Client {
         let part =
             |name| parts.split(':').find_map(|part| part.split_once('=').filter(|it| it.0 == name));
         let part = |name| part(name).map(|(_, text)| text);
+        // Before the text of an application.
+        let mark = rest.split(":name=").next().and_then(|parts| parts.split_once(":mark="));
+        let mark = mark.and_then(|(_, mark)| mark.split(':').next());
         let tag = part("renews").or_else(|| part("tag")).filter(|tag| tag.len() == TAG_DIGITS)?;
         let text = |text: &str| text.chars().take(PART_CHARS_MAX).collect::<String>();
         let started = part("start").and_then(|start| start.parse().ok());
@@ -130,6 +135,7 @@ impl Client {
             started: started.and_then(|it| SystemTime::UNIX_EPOCH.checked_add(it)),
             age: age.or_else(connected),
             address: address(line),
+            mark: mark.map(text),
         };
         Some((Tag::at_end_of(tag.as_bytes())?, client))
     }
@@ -165,19 +171,14 @@ fn rfc3339(time: SystemTime) -> String {
 }
 
 /// A field of a line of `CLIENT LIST`.
-fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+pub fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split(' ').find_map(|field| field.strip_prefix(name))
 }
 
 /// Where a client in a line of `CLIENT LIST` connects from. On a Unix socket, it has no address.
-pub fn address(line: &str) -> Option<IpAddr> {
+fn address(line: &str) -> Option<IpAddr> {
     let (host, _) = field(line, "addr=")?.rsplit_once(':')?;
     host.trim_matches(['[', ']']).parse().ok()
-}
-
-/// Whether a line of `CLIENT LIST` is of a client of this library, of any version.
-pub fn is_ours(line: &str) -> bool {
-    field(line, "name=").is_some_and(|name| name.starts_with("muxlock/"))
 }
 
 /// The clients that are connected to some masters.

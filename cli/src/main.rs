@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod histogram;
 mod holder;
+mod in_force;
 mod inspect;
 mod list;
 mod manual;

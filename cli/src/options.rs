@@ -110,11 +110,16 @@ pub fn wait(text: &str) -> Result<Wait, String> {
 impl Options {
     /// As the settings say. Warnings go to standard error.
     pub fn builder(&self) -> io::Result<Builder> {
+        self.warned_settings().map(|settings| settings.builder)
+    }
+
+    /// All settings. Warnings go to standard error.
+    pub fn warned_settings(&self) -> io::Result<Settings> {
         let settings = self.settings().map_err(io::Error::other)?;
         for warning in &settings.warnings {
             let _ = writeln!(io::stderr(), "muxlock: {warning}");
         }
-        Ok(settings.builder)
+        Ok(settings)
     }
 
     /// The settings of the command line, the environment and the file.

@@ -39,6 +39,8 @@ pub struct Settings {
     pub builder: Builder,
     /// For the user.
     pub warnings: Vec<String>,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
     /// Defaults for the flags of `muxlock run`, by their keys.
     pub run: Vec<(String, Setting)>,
 }
@@ -54,10 +56,11 @@ pub fn settings(
     let path = config_path(flags, &variables);
     let file = path.map(|path| File::read(path, &mut warnings)).transpose()?;
     let sources = Sources { flags, variables, file };
-    let urls = sources.nodes(&mut warnings)?;
+    let (urls, password_file) = sources.nodes(&mut warnings)?;
     let builder = with_settings(urls, |key| sources.setting(key))?;
-    let run = sources.file.map(|file| file.run).unwrap_or_default();
-    Ok(Settings { builder, warnings, run })
+    let (file, run) = sources.file.map(|file| (file.path, file.run)).unzip();
+    let files = file.into_iter().chain(password_file).collect();
+    Ok(Settings { builder, warnings, files, run: run.unwrap_or_default() })
 }
 
 fn unknown_variable(name: &str) -> String {
@@ -123,9 +126,9 @@ impl Sources<'_> {
         if given.is_some() { Ok(given) } else { self.in_file(key) }
     }
 
-    /// The addresses, with credentials. User and password of the file are only for its addresses:
+    /// The addresses, with credentials, and the file of these. User and password of the file are only for its addresses:
     /// other servers do not receive them.
-    fn nodes(&self, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
+    fn nodes(&self, warnings: &mut Vec<String>) -> Result<(Vec<String>, Option<PathBuf>), String> {
         let flag = self.flags.nodes;
         if flag.iter().any(|url| has_password(url)) {
             let way = "use MUXLOCK_NODES or a file";
@@ -152,7 +155,9 @@ impl Sources<'_> {
         let base = self.file.as_ref().filter(|_| is_in_file).and_then(|file| file.path.parent());
         // In the file, a relative path begins at its folder.
         let path = |it: Setting| (base.unwrap_or(Path::new("")).join(it.text), it.origin);
-        with_credentials(urls, found("user")?, found("password_file")?.map(path), warnings)
+        let file = found("password_file")?.map(path);
+        let read = file.as_ref().map(|(path, _)| path.clone());
+        Ok((with_credentials(urls, found("user")?, file, warnings)?, read))
     }
 }
 

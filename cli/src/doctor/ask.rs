@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use muxlock::Config;
@@ -10,8 +10,10 @@ use muxlock::node::{NodeOutcome, NodeReport};
 use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, Failover, RELEASE};
 
+use super::clients::{Seen, Seens};
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
-use crate::holder::{Client, address, is_ours};
+use super::finding::By;
+use crate::holder::{Client, field};
 use crate::queue;
 use crate::stopwatch::{Stopwatch, pause, wall_micros};
 use crate::wire::{Failure, RefusalKind, Wire};
@@ -125,8 +127,8 @@ pub struct Said {
     pub info: Known<BTreeMap<String, String>>,
     /// The settings of the server.
     pub settings: Known<BTreeMap<String, String>>,
-    /// The addresses of this library's clients, each with a client there that describes itself.
-    pub clients: Known<BTreeMap<IpAddr, Option<Client>>>,
+    /// This library's clients.
+    pub clients: Known<Seens>,
     pub times: Times,
     /// Whether it answers without a password.
     pub is_open: bool,
@@ -144,6 +146,9 @@ pub struct Said {
     pub refused: Vec<Refused>,
     /// The commands that the user of the locks has no right for, if that is another user.
     pub refused_other: Option<Known<Vec<Refused>>>,
+    /// Who may change settings of the server, and rights.
+    pub sets: By,
+    pub grants: By,
 }
 
 impl Said {
@@ -188,6 +193,7 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
             _ => Obstacle::Unreachable(failure),
         })?;
     let common = config.common();
+    let [sets, grants] = [SETS, GRANTS].map(|words| by(&mut wire, config, node, is_open, words));
     let mut said = questions(&mut wire, plan, common.flush_marker, is_open);
     if let Ok(said) = &mut said {
         let sighting = known(wire.ask(&[b"GET", common.sighting_key]));
@@ -199,12 +205,36 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
     let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
     let certificate_days = certificate_days(config, node);
     let servers = servers(config, node);
-    said.map(|said| Said { failover, certificate_days, servers, ..said }).map_err(|failure| {
-        match failure {
-            Failure::Lost(ErrorKind::TimedOut) => Obstacle::Slow,
-            failure => Obstacle::Unreachable(failure),
-        }
+    let apart = |said| Said { failover, certificate_days, servers, sets, grants, ..said };
+    said.map(apart).map_err(|failure| match failure {
+        Failure::Lost(ErrorKind::TimedOut) => Obstacle::Slow,
+        failure => Obstacle::Unreachable(failure),
     })
+}
+
+/// Commands that servers refuse because of their arguments, after they have looked at the rights.
+const SETS: &[&[u8]] = &[b"CONFIG", b"SET", b"muxlock-doctor", b"0"];
+const GRANTS: &[&[u8]] = &[b"ACL", b"SETUSER", b"muxlock-doctor", b"muxlock-doctor"];
+
+/// Who may run such a command: this user, everybody who connects, or somebody else.
+fn by(wire: &mut Wire, config: &Config, node: usize, is_open: bool, words: &[&[u8]]) -> By {
+    let may = |answer: Result<Value, Failure>| {
+        answer.err().and_then(|failure| failure.refusal()) != Some(RefusalKind::Command)
+    };
+    if may(wire.ask(words)) {
+        return By::User;
+    }
+    let open = || Wire::open(config, node, config.common().connect_timeout).ok();
+    match open().filter(|_| is_open).is_some_and(|mut wire| may(wire.ask(words))) {
+        true => By::Anyone,
+        false => By::Administrator,
+    }
+}
+
+/// The clients of a master, asked once more.
+pub fn clients_again(config: &Config, node: usize) -> Option<Seens> {
+    let mut wire = Wire::connect(config, node, config.common().connect_timeout).ok()?;
+    wire.ask(&[b"CLIENT", b"LIST"]).ok().map(|reply| clients(&text(reply)))
 }
 
 /// The server at each address of the master's name, if it has several. An address without an answer
@@ -319,6 +349,8 @@ impl Said {
             servers: Vec::new(),
             refused: Vec::new(),
             refused_other: None,
+            sets: By::User,
+            grants: By::User,
         }
     }
 }
@@ -361,6 +393,9 @@ fn settings(wire: &mut Wire) -> Result<Known<BTreeMap<String, String>>, Failure>
     Ok(Ok(settings))
 }
 
+/// The right to the key of the fencing counters.
+pub const COUNTERS: &str = "~muxlock:fence";
+
 /// A right, and a command that shows whether the user has it.
 type Trial<'a> = (&'static str, Vec<&'a [u8]>);
 
@@ -393,6 +428,7 @@ fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
     vec![
         ("hget", vec![b"HGET", key, b"f"]),
         ("hset", vec![b"HSET", key, b"f", b"v", b"f"]),
+        (COUNTERS, vec![b"HSET", b"muxlock:fence", b"f", b"v", b"f"]),
         ("pexpireat", vec![b"PEXPIREAT", key, b"1"]),
         ("type", vec![b"TYPE", key]),
         ("zadd", vec![b"ZADD", key, b"f", b"v"]),
@@ -474,19 +510,15 @@ fn refused_other(
     refused(trials, answer).map(Ok)
 }
 
-/// The addresses of this library's clients. Those on a Unix socket have none.
-fn clients(list: &str) -> BTreeMap<IpAddr, Option<Client>> {
-    let mut clients = BTreeMap::new();
-    for line in list.lines().filter(|line| is_ours(line)) {
-        if let Some(address) = address(line) {
-            let client = Client::parse(line).map(|(_, it)| Client { address: None, ..it });
-            clients
-                .entry(address)
-                .and_modify(|it: &mut Option<_>| *it = it.take().or(client.clone()))
-                .or_insert(client);
-        }
-    }
-    clients
+/// This library's clients in a `CLIENT LIST`.
+pub fn clients(list: &str) -> Seens {
+    // Of several connections, the oldest one.
+    let seen = |line: &str| {
+        let (tag, client) = Client::parse(line)?;
+        let db = field(line, "db=").and_then(|db| db.trim_end().parse().ok());
+        Some((tag, Seen { client, db }))
+    };
+    list.lines().rev().filter_map(seen).collect()
 }
 
 fn times(wire: &mut Wire, watch: Duration) -> Result<Times, Failure> {
@@ -565,15 +597,18 @@ mod tests {
     fn clients_of_this_library_are_found_by_their_name() {
         let list = "id=3 addr=10.0.0.1:5000 name=muxlock/0.1.0 db=0\r\n\
                     id=4 addr=10.0.0.2:5000 name= db=0\n\
-                    id=7 addr=10.0.0.1:6000 name=muxlock/9:tag=1a2b3c4d:host=web-3 db=0\n\
-                    id=5 addr=[2001:db8::1]:5000 laddr=x name=muxlock/9 db=0\n\
-                    id=6 addr=/run/redis.sock:0 name=muxlock/9\n\
+                    id=5 addr=10.0.0.1:6000 name=muxlock/9:tag=1a2b3c4d:mark=0a1b:host=web-3 db=0\n\
+                    id=6 addr=/run/redis.sock:0 name=muxlock/9:tag=2a2b3c4d:name=a:mark=b db=3\r\n\
+                    id=7 addr=[2001:db8::1]:5000 name=muxlock/9:tag=1a2b3c4d:host=other db=0\n\
                     strange\n";
-        let found = clients(list);
-        let addresses: Vec<_> = found.keys().map(IpAddr::to_string).collect();
-        assert_eq!(addresses, ["10.0.0.1", "2001:db8::1"]);
-        let hosts: Vec<_> = found.into_values().map(|it| it?.host).collect();
-        assert_eq!(hosts, [Some("web-3".to_owned()), None]);
+        let parts = |seen: Seen| {
+            let Seen { client, db } = seen;
+            (client.address.map(|it| it.to_string()), client.host, client.name, client.mark, db)
+        };
+        let found: Vec<_> = clients(list).into_values().map(parts).collect();
+        let text = |text: &str| Some(text.to_owned());
+        let first = (text("10.0.0.1"), text("web-3"), None, text("0a1b"), Some(0));
+        assert_eq!(found, [first, (None, None, text("a:mark=b"), None, Some(3))]);
     }
 
     #[test]

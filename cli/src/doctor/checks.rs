@@ -8,7 +8,7 @@ use muxlock::node::NodeOutcome;
 use muxlock::settings::RestartGuard;
 use muxlock::unstable_tool::{CommonSettings, DRIFT_DIVISOR, MasterEndpoint, MasterSettings};
 
-use super::ask::{Marker, Obstacle, Refused, Said};
+use super::ask::{COUNTERS, Marker, Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{By, Finding, Id, redis_cli, sentinel_cli};
 use crate::paint::time;
@@ -58,7 +58,7 @@ const KINDS: [(&str, &[&str]); 4] = [
         &["pexpireat", "type", "zadd", "zrange", "zrem", "zremrangebyscore", "zscore"],
     ),
     ("locks with the caller's value", &["exists", "hget", "hset", "pexpireat"]),
-    ("fencing tokens", &["hget", "hset"]),
+    ("fencing tokens", &["hget", "hset", COUNTERS]),
 ];
 const CHANNEL_RIGHTS: [&str; 2] = ["subscribe", "publish"];
 const CHANNELS: &str = "&muxlock:*";
@@ -99,8 +99,9 @@ pub struct Checked {
 
 struct Findings<'a> {
     subject: &'a Subject<'a>,
-    /// The user who can change settings.
-    setter: By,
+    /// Who can change settings, and who rights.
+    sets: By,
+    grants: By,
     all: Vec<Finding>,
     vote_state: VoteState,
     is_foreign: bool,
@@ -108,11 +109,10 @@ struct Findings<'a> {
 
 /// Checks the answers of one master.
 pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
-    // A user without the right to read settings cannot change them.
-    let may_set = said.as_ref().is_ok_and(|said| said.settings.is_ok());
-    let setter = if may_set { By::User } else { By::Administrator };
+    let (sets, grants) =
+        said.as_ref().map_or((By::User, By::User), |said| (said.sets, said.grants));
     let (all, vote_state) = (Vec::new(), VoteState::Votes);
-    let mut findings = Findings { subject, setter, all, vote_state, is_foreign: false };
+    let mut findings = Findings { subject, sets, grants, all, vote_state, is_foreign: false };
     match said {
         Err(obstacle) => findings.obstacle(obstacle),
         // A server with the wrong role is not asked for the rest.
@@ -173,7 +173,7 @@ impl Findings<'_> {
     /// A line that sets settings of the server.
     fn config_set(&self, settings: &[(&str, &str)]) -> String {
         let line = |(name, value): &(&str, &str)| {
-            redis_cli(&self.subject.master, self.setter, &["CONFIG", "SET", name, value])
+            redis_cli(&self.subject.master, self.sets, &["CONFIG", "SET", name, value])
         };
         settings.iter().map(line).collect::<Vec<_>>().join("\n")
     }
@@ -305,6 +305,9 @@ impl Findings<'_> {
             self.add(Finding::new(Warning, Id::Replicas, why));
         }
         if !is_guarded {
+            let why = "its restart guard is off: after a restart, it can grant a lock that is still \
+                       held, so two clients hold it; leave restart_guard out of the settings";
+            self.add(Finding::new(Warning, Id::RestartGuard, why));
             return;
         }
         let uptime = said.figure("uptime_in_seconds").map(Duration::from_secs);
@@ -634,7 +637,12 @@ impl Findings<'_> {
     fn kinds(&mut self, said: &Said) {
         let unknown = RefusalKind::Unknown;
         let lacking = |refused: &[Refused], kind: RefusalKind| {
-            let refused = refused.iter().filter(|it| it.failure.refusal() == Some(kind));
+            let is_it = |it: &&Refused| match it.failure.refusal() {
+                // Other keys depend on the name that was tried.
+                Some(RefusalKind::Key) => it.right == COUNTERS && kind == RefusalKind::Command,
+                refusal => it.right != COUNTERS && refusal == Some(kind),
+            };
+            let refused = refused.iter().filter(is_it);
             let rights: Vec<_> = refused.map(|it| it.right).filter(|it| is_of_kind(it)).collect();
             let of = |(_, needs): &&(&str, &[&str])| needs.iter().any(|it| rights.contains(it));
             let kinds: Vec<_> = KINDS.iter().filter(of).map(|(kind, _)| *kind).collect();
@@ -651,10 +659,14 @@ impl Findings<'_> {
         };
         if let Some((rights, kinds)) = lacking(refused, RefusalKind::Command) {
             let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
-            let rights: Vec<_> = rights.iter().map(|right| format!("+{right}")).collect();
+            let granted = |right: &&str| match *right {
+                COUNTERS => COUNTERS.to_owned(),
+                right => format!("+{right}"),
+            };
+            let rights: Vec<_> = rights.iter().map(granted).collect();
             let words = ["ACL", "SETUSER", user].into_iter();
             let words: Vec<_> = words.chain(rights.iter().map(String::as_str)).collect();
-            let fix = redis_cli(&self.subject.master, By::Administrator, &words);
+            let fix = redis_cli(&self.subject.master, self.grants, &words);
             let why = format!("the user {user:?} lacks {}: no {kinds}", rights.join(" "));
             self.add(Finding::new(Note, Id::PermissionKinds, why).mended_by(fix));
         }
@@ -718,7 +730,7 @@ impl Findings<'_> {
         let grant = |rights: &[String]| {
             let words = ["ACL", "SETUSER", user].into_iter();
             let words: Vec<_> = words.chain(rights.iter().map(String::as_str)).collect();
-            redis_cli(&self.subject.master, By::Administrator, &words)
+            redis_cli(&self.subject.master, self.grants, &words)
         };
         let mut fix = grant(&rights);
         if CHANNEL_RIGHTS.iter().all(|right| commands.contains(right)) {
@@ -753,7 +765,7 @@ impl Findings<'_> {
         }
         let words: Vec<&str> =
             ["ACL", "SETUSER", user].into_iter().chain(rights.iter().map(String::as_str)).collect();
-        (rights.join(" "), redis_cli(&self.subject.master, By::Administrator, &words))
+        (rights.join(" "), redis_cli(&self.subject.master, self.grants, &words))
     }
 
     /// The features for which no right is missing.

@@ -1,5 +1,7 @@
 //! A problem, and the command that fixes it.
 
+use std::cmp::Ordering;
+
 use clap::ValueEnum;
 use muxlock::unstable_tool::{MasterEndpoint, MasterSettings, printable};
 
@@ -45,6 +47,8 @@ pub enum Id {
     Single,
     Version,
     ListsDiffer,
+    SettingsDiffer,
+    RestartGuard,
     Marker,
     Lock,
     NotChecked,
@@ -81,8 +85,8 @@ impl Severity {
 pub struct Finding {
     pub id: Id,
     pub severity: Severity,
-    /// `None` if it concerns all of them.
-    pub master: Option<usize>,
+    /// The masters that it is about; none if it is about all of them as a group.
+    pub masters: Vec<usize>,
     pub why: String,
     /// Commands for a shell, one a line.
     pub fix: Option<String>,
@@ -90,11 +94,11 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(severity: Severity, id: Id, why: impl Into<String>) -> Finding {
-        Finding { id, severity, master: None, why: why.into(), fix: None }
+        Finding { id, severity, masters: Vec::new(), why: why.into(), fix: None }
     }
 
     pub fn of(self, master: usize) -> Finding {
-        Finding { master: Some(master), ..self }
+        Finding { masters: vec![master], ..self }
     }
 
     pub fn mended_by(self, fix: String) -> Finding {
@@ -102,14 +106,65 @@ impl Finding {
     }
 }
 
+/// Findings that masters have alike are one. Numbers in their texts may differ.
+pub fn merged(findings: Vec<Finding>) -> Vec<Finding> {
+    let is_alike = |one: &Finding, other: &Finding| {
+        let is_of_masters = !one.masters.is_empty() && !other.masters.is_empty();
+        let is_one_kind = (one.id, one.severity) == (other.id, other.severity);
+        is_of_masters && is_one_kind && shape(&one.why) == shape(&other.why)
+    };
+    let mut groups: Vec<Vec<Finding>> = Vec::new();
+    for finding in findings {
+        match groups.iter_mut().find(|group| is_alike(&group[0], &finding)) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    groups.into_iter().map(one).collect()
+}
+
+/// A text without its numbers.
+fn shape(text: &str) -> Vec<&str> {
+    text.split(' ').map(|word| if number(word).is_some() { "0" } else { word }).collect()
+}
+
+fn number(word: &str) -> Option<f64> {
+    word.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// One finding for several with the same shape.
+fn one(group: Vec<Finding>) -> Finding {
+    let texts: Vec<Vec<&str>> = group.iter().map(|it| it.why.split(' ').collect()).collect();
+    let column = |at: usize| range(texts.iter().map(|words| words[at]).collect());
+    let why: Vec<_> = (0..texts[0].len()).map(column).collect();
+    let fixes: Vec<_> = group.iter().filter_map(|it| it.fix.as_deref()).collect();
+    let fix = (!fixes.is_empty()).then(|| fixes.join("\n"));
+    let masters = group.iter().flat_map(|it| it.masters.iter().copied()).collect();
+    Finding { id: group[0].id, severity: group[0].severity, masters, why: why.join(" "), fix }
+}
+
+/// A word that is the same everywhere, or numbers from the least to the greatest.
+fn range(mut words: Vec<&str>) -> String {
+    words.sort_by(|one, other| number(one).partial_cmp(&number(other)).unwrap_or(Ordering::Equal));
+    match words[..] {
+        [least, .., most] if least != most => format!("{least} to {most}"),
+        _ => words[0].to_owned(),
+    }
+}
+
 /// The user who can run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// The user of the locks.
+    /// The user of this connection.
     User,
-    /// Another one: users do not change their own rights.
+    /// Everybody who connects without a password.
+    Anyone,
+    /// Neither of them, so it is [`ADMINISTRATOR`].
     Administrator,
 }
+
+/// The user with all rights, by the name that docs/masters.md gives it.
+pub const ADMINISTRATOR: &str = "admin";
 
 /// A line for a shell, without a password: `redis-cli` takes that from `REDISCLI_AUTH`.
 pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String {
@@ -127,8 +182,10 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
         MasterEndpoint::Unix(path) => add("-s", &path.to_string_lossy()),
         MasterEndpoint::Sentinel { .. } => {}
     }
-    if let (By::User, Some(user)) = (by, master.user) {
-        add("--user", user);
+    match (by, master.user) {
+        (By::User, Some(user)) => add("--user", user),
+        (By::Administrator, _) => add("--user", ADMINISTRATOR),
+        (By::User, None) | (By::Anyone, _) => {}
     }
     line[0].push_str(&tls(master));
     line.extend(words.iter().map(|word| quoted(word)));
@@ -215,10 +272,9 @@ mod tests {
             line(url, By::User, &["ACL", "SETUSER", "app", "~a:*"]),
             "redis-cli -h 2001:db8::1 -p 7000 --user app ACL SETUSER app '~a:*'"
         );
-        assert_eq!(
-            line(url, By::Administrator, &["PING"]),
-            "redis-cli -h 2001:db8::1 -p 7000 PING"
-        );
+        let at = "redis-cli -h 2001:db8::1 -p 7000";
+        assert_eq!(line(url, By::Administrator, &["PING"]), format!("{at} --user admin PING"));
+        assert_eq!(line(url, By::Anyone, &["PING"]), format!("{at} PING"));
         assert_eq!(line("unix:///run/a%20b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
         let ask = "env -u REDISCLI_AUTH redis-cli -h s1 -p 26379 --raw \
                    SENTINEL GET-MASTER-ADDR-BY-NAME a";
@@ -254,6 +310,21 @@ mod tests {
         let url = "rediss+sentinel://app:sesame@s1/a?verify=no&server_name=n";
         let both = line(url, By::User, &["PING"]).matches("redis-cli --tls --sni n").count();
         assert_eq!(both, 3, "the Sentinel's, too");
+    }
+
+    #[test]
+    fn findings_that_masters_have_alike_are_one() {
+        let finding = |why: &str, node| {
+            let finding = Finding::new(Severity::Note, Id::Young, why).of(node);
+            finding.mended_by(format!("fix {node}"))
+        };
+        let group = Finding::new(Severity::Note, Id::Young, "for 9 s");
+        let all = [("for 9 s", 0), ("for 12 s", 1), ("for long s", 2), ("for 10 s", 3)];
+        let all = all.map(|(why, node)| finding(why, node)).into_iter().chain([group.clone()]);
+        let merged = merged(all.collect());
+        let alike = Finding { masters: vec![0, 1, 3], ..finding("for 9 to 12 s", 0) };
+        let alike = alike.mended_by("fix 0\nfix 1\nfix 3".into());
+        assert_eq!(merged, [alike, finding("for long s", 2), group]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Problems of the masters as a group.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muxlock::settings::RestartGuard;
@@ -10,15 +9,16 @@ use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
 use super::checks::{Checked, Subject, VoteState, check, is_loopback, marker_wait};
+use super::clients::{lists, settings};
 use super::clocks::agreed;
 use super::finding::Severity::{Error, Note, Warning};
-use super::finding::{Finding, Id};
-use crate::holder::Client;
+use super::finding::{Finding, Id, merged};
 
 /// Clocks may differ by this much, in microseconds.
 const OFFSET_MAX: i64 = 250_000;
-/// Most clients that are named.
-const CLIENTS_SHOWN_MAX: usize = 8;
+/// A clock that is this far off is slewed for hours: 10 s take chrony three hours at the rate that
+/// docs/masters.md names.
+const SLEWED_MAX: i64 = 10_000_000;
 /// The time that a client may need before it first sees a master.
 const CONNECTING: Duration = Duration::from_millis(500);
 
@@ -74,9 +74,11 @@ pub fn examine(
     same_servers(config, answers, &mut report);
     same_hosts(config, &mut report);
     marker(config, &mut report);
-    clock_offsets(answers, &mut report);
-    lists(config, answers, &mut report);
+    clock_offsets(config, answers, &mut report);
+    report.findings.extend(lists(config, answers));
+    report.findings.extend(settings(config, answers));
     votes(config, &mut report);
+    report.findings = merged(report.findings);
     report
 }
 
@@ -162,7 +164,7 @@ fn marker(config: &Config, report: &mut Report) {
     }
 }
 
-fn clock_offsets(answers: &[Result<Said, Obstacle>], report: &mut Report) {
+fn clock_offsets(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
     let offsets: Vec<_> = answers
         .iter()
         .enumerate()
@@ -173,9 +175,12 @@ fn clock_offsets(answers: &[Result<Said, Obstacle>], report: &mut Report) {
     let doubt = all.iter().map(|offset| offset.doubt).max().unwrap_or(0);
     let seconds = |micros: i64| micros as f64 / 1e6;
     if time.abs() - doubt > OFFSET_MAX {
+        let how = match time.abs() > SLEWED_MAX {
+            false => "slew it (chronyc tracking)",
+            true => "set it while no client of the locks runs here (chronyc makestep)",
+        };
         let why = format!(
-            "the clock of this machine differs by {:.3} s from those of most masters: slew it \
-             (chronyc tracking)",
+            "the clock of this machine differs by {:.3} s from those of most masters: {how}",
             seconds(-time)
         );
         report.add(Finding::new(Warning, Id::ClockOffset, why));
@@ -184,43 +189,19 @@ fn clock_offsets(answers: &[Result<Said, Obstacle>], report: &mut Report) {
     for (node, offset) in offsets {
         let apart = offset.ahead.saturating_sub(time);
         if apart.abs() - offset.doubt > OFFSET_MAX {
-            let why = format!(
-                "its clock differs by {:+.3} s from {what}: slew it there (chronyc tracking), \
-                 never step it",
-                seconds(apart)
-            );
+            let how = match apart.abs() > SLEWED_MAX {
+                false => "slew it there (chronyc tracking), never step it".to_owned(),
+                true => {
+                    // From the start on, clients ignore it.
+                    let quarantine = config.common().quarantine.as_secs_f64().ceil();
+                    format!(
+                        "stop Redis there, step the clock (chronyc makestep), start Redis, and \
+                         wait for {quarantine} s before the next master; to slew it would take hours"
+                    )
+                }
+            };
+            let why = format!("its clock differs by {:+.3} s from {what}: {how}", seconds(apart));
             report.add(Finding::new(Warning, Id::ClockOffset, why).of(node));
-        }
-    }
-}
-
-/// A client that is connected to some masters only may have another list than the rest.
-fn lists(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
-    let known = |(node, said)| {
-        let said: &Result<Said, Obstacle> = said;
-        Some((node, said.as_ref().ok()?.clients.as_ref().ok()?))
-    };
-    let known: Vec<(usize, &BTreeMap<IpAddr, Option<Client>>)> =
-        answers.iter().enumerate().filter_map(known).collect();
-    let all: BTreeSet<IpAddr> =
-        known.iter().flat_map(|(_, clients)| clients.keys().copied()).collect();
-    let mut shown = 0;
-    for client in all {
-        let described = known.iter().find_map(|(_, clients)| clients.get(&client)?.as_ref());
-        let described = described.map_or_else(String::new, |client| format!(" ({client})"));
-        let without: Vec<_> = known
-            .iter()
-            .filter(|(_, clients)| !clients.contains_key(&client))
-            .map(|(node, _)| config.master(*node).address)
-            .collect();
-        if !without.is_empty() && shown < CLIENTS_SHOWN_MAX {
-            shown += 1;
-            let why = format!(
-                "a client at {client}{described} is connected to other masters, and not to {}: all clients \
-                 must list the same masters",
-                without.join(", ")
-            );
-            report.add(Finding::new(Warning, Id::ListsDiffer, why));
         }
     }
 }
@@ -240,7 +221,7 @@ fn votes(config: &Config, report: &mut Report) {
         report.add(Finding::new(Error, Id::Quorum, why));
     } else if !report.can_lock() {
         let is_of_one_that_waits =
-            |it: &&mut Finding| it.id == Id::Young || it.id == Id::Marker && it.master.is_some();
+            |it: &&mut Finding| it.id == Id::Young || it.id == Id::Marker && !it.masters.is_empty();
         for finding in report.findings.iter_mut().filter(is_of_one_that_waits) {
             finding.severity = Warning;
             finding.why.push_str(", and until then the others are no quorum");
@@ -313,12 +294,13 @@ mod tests {
     /// The findings as `severity id master`, without the note on the marker.
     fn found(config: &Config, answers: &[Result<Said, Obstacle>]) -> Vec<String> {
         let report = examine(config, answers, None);
-        let one = |it: &Finding| {
-            let at = it.master.map_or(String::new(), |node| format!(" {node}"));
-            format!("{} {}{at}", it.severity.name(), it.id.name())
+        let each = |it: &Finding| {
+            let name = format!("{} {}", it.severity.name(), it.id.name());
+            let at: Vec<_> = it.masters.iter().map(|node| format!("{name} {node}")).collect();
+            if at.is_empty() { vec![name] } else { at }
         };
         let is_other = |it: &&Finding| it.id != Id::Marker;
-        report.findings.iter().filter(is_other).map(one).collect()
+        report.findings.iter().filter(is_other).flat_map(each).collect()
     }
 
     #[test]
@@ -519,6 +501,17 @@ mod tests {
         assert_eq!(found, ["warning clock-offset"], "this machine is wrong");
         let found = clocks(&[[0, 0], [300, 300]], &THREE[..2]);
         assert_eq!(found, ["warning clock-offset 1", "note even"]);
+        // An hour is not slewed: that would take weeks.
+        for (ahead, words) in [(9_000, "never step it"), (3_600_000, "stop Redis there, step")] {
+            let said = [[0, 0], [ahead, ahead], [0, 0]];
+            let said = said
+                .iter()
+                .enumerate()
+                .map(|(i, it)| Ok(with_clock(super::tests::said(i, ""), *it)));
+            let report = examine(&config(&THREE), &said.collect::<Vec<_>>(), None);
+            let found = report.findings.iter().find(|it| it.id == Id::ClockOffset).unwrap();
+            assert!(found.why.contains(words), "{}", found.why);
+        }
         // 0.5 % in ten seconds are 50 ms, and the round trips leave a doubt of 2 ms.
         assert_eq!(clocks(&[[0, 0], [0, 52], [0, -52]], &THREE), [""; 0]);
         let found = clocks(&[[0, 0], [0, 53], [0, -53]], &THREE);

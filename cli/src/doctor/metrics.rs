@@ -11,6 +11,7 @@ use super::checks::VoteState;
 use super::finding::{Finding, Severity};
 use super::group::Report;
 use super::page::{Row, rows};
+use crate::in_force::InForce;
 
 /// A label's name and value.
 type Label<'a> = (&'static str, &'a str);
@@ -65,6 +66,7 @@ fn escaped(value: &str) -> String {
 /// Complete even if no server answers. `now` is in microseconds since 1970.
 pub fn text(
     config: &Config,
+    in_force: &InForce,
     answers: &[Result<Said, Obstacle>],
     report: &Report,
     now: i64,
@@ -73,6 +75,10 @@ pub fn text(
     let mut metrics = Metrics { text: String::new() };
     let seconds = now as f64 / 1e6;
     metrics.gauge("last_run_timestamp_seconds", "Time of this report.", seconds);
+    let labels = in_force.labels();
+    let labels = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let help = "Always 1; the labels are the settings in force.";
+    metrics.add("settings", ("gauge", help), [(labels, 1.0)]);
     metrics.gauge("servers", "Number of servers in the configuration.", rows.len() as f64);
     let votes = report.count(VoteState::Votes) as f64;
     metrics.gauge("votes", "Number of servers whose vote counts for a new client.", votes);
@@ -86,9 +92,12 @@ pub fn text(
     let help = "Number of findings by severity.";
     metrics.add("findings", ("gauge", help), severities.map(count));
     let mut findings = BTreeMap::new();
-    for Finding { severity, id, master, .. } in &report.findings {
-        let server = master.map_or("", |node| rows[node].address.as_str());
-        *findings.entry((severity.name(), id.name(), server)).or_insert(0.0) += 1.0;
+    for Finding { severity, id, masters, .. } in &report.findings {
+        let servers = masters.iter().map(|node| rows[*node].address.as_str());
+        let as_group = masters.is_empty().then_some("");
+        for server in servers.chain(as_group) {
+            *findings.entry((severity.name(), id.name(), server)).or_insert(0.0) += 1.0;
+        }
     }
     let samples = findings.iter().map(|((severity, id, server), count)| {
         (vec![("id", id.as_str()), ("severity", *severity), ("server", *server)], *count)

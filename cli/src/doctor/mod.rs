@@ -2,6 +2,7 @@
 
 mod ask;
 mod checks;
+mod clients;
 mod clocks;
 mod finding;
 mod group;
@@ -22,10 +23,12 @@ use self::ask::Plan;
 use self::clocks::RATE_OVER_MIN;
 use self::finding::{Finding, Id, Severity};
 use self::group::{Report, examine};
+use super::in_force::InForce;
 use super::options::{Options, duration};
 use super::output;
 use super::paint::whole_seconds;
-use super::stopwatch::{Stopwatch, random, wall_micros};
+use super::settings::Settings;
+use super::stopwatch::{Stopwatch, pause, random, wall_micros};
 use super::wire::ask_each;
 
 /// There are errors.
@@ -36,6 +39,8 @@ const WARNINGS: u8 = 4;
 const TTL_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for that lock, beside connecting.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
+/// From one look at the clients to the next: longer than a command connects to all masters.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest watch.
 const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -89,7 +94,7 @@ pub struct Args {
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let builder = args.options.builder()?;
+    let Settings { builder, files, .. } = args.options.warned_settings()?;
     let watch = args.watch.unwrap_or_default();
     if args.watch.is_some() && !(RATE_OVER_MIN..=WATCH_MAX).contains(&watch) {
         return Err(io::Error::other(format!("--for is {watch:?}: it must be from 1s to 24h")));
@@ -99,7 +104,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let key = [config.common().key_prefix, resource.as_bytes()].concat();
     let plan = Plan { watch, lock_user: args.lock_user.clone(), key };
     let nodes: Vec<usize> = (0..config.nodes()).collect();
-    let answers = thread::scope(|scope| {
+    let mut answers = thread::scope(|scope| {
         let (_asked, is_over) = mpsc::channel();
         if io::stderr().is_terminal() && args.watch.is_some() {
             scope.spawn(move || show_progress(watch, &is_over));
@@ -109,6 +114,11 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         }
         ask_each(&nodes, |node| ask::ask(&config, node, &plan))
     });
+    if clients::is_doubtful(&config, &answers) {
+        pause(LOOK_AGAIN);
+        let again = ask_each(&nodes, |node| ask::clients_again(&config, node));
+        clients::settle(&mut answers, again);
+    }
     let mut report = examine(&config, &answers, args.lock_user.as_deref());
     if args.read_only || !report.knows_a_name() {
         // Not tried, and it is said why.
@@ -118,11 +128,16 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         report.findings.extend(untried(&config, &report));
     }
     report.findings.retain(|finding| !args.allow.contains(&finding.id));
-    report.findings.sort_by_key(|finding| (finding.severity, finding.master, finding.id));
+    for finding in report.findings.iter_mut().filter(|it| args.strict && it.id == Id::RestartGuard)
+    {
+        finding.severity = Severity::Error;
+    }
+    report.findings.sort_by_key(|it| (it.severity, it.masters.first().copied(), it.id));
+    let in_force = InForce::new(&files, &config);
     let text = match (args.json, args.prometheus) {
-        (true, _) => format!("{}\n", page::json(&config, &answers, &report)),
-        (_, true) => metrics::text(&config, &answers, &report, wall_micros()),
-        _ => page::text(&config, &answers, &report),
+        (true, _) => format!("{}\n", page::json(&config, &in_force, &answers, &report)),
+        (_, true) => metrics::text(&config, &in_force, &answers, &report, wall_micros()),
+        _ => format!("{in_force}\n\n{}", page::text(&config, &answers, &report)),
     };
     output::write(text)?;
     Ok(code(args, &report))

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::ask::{Obstacle, Said};
 use super::checks::VoteState;
-use super::finding::{Finding, Severity};
+use super::finding::{ADMINISTRATOR, Finding, Severity};
 use super::group::Report;
+use crate::in_force::InForce;
 use crate::paint::{Paint, Style, age, count, time, wrap};
 
 /// Fits a terminal of 80 columns.
@@ -135,7 +136,13 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
     text.push('\n');
     let mut tail = Vec::new();
     if report.findings.iter().any(|finding| finding.fix.is_some()) {
-        if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
+        let by = format!(" --user {ADMINISTRATOR} ");
+        if report.findings.iter().any(|it| it.fix.as_ref().is_some_and(|fix| fix.contains(&by))) {
+            tail.push(
+                "Set REDISCLI_AUTH to the password of admin before you run the commands; if your \
+                 administrator has another name, write that.",
+            );
+        } else if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
             tail.push("The commands contain no password: set REDISCLI_AUTH before you run them.");
         }
         let is_closed = |node| {
@@ -185,8 +192,14 @@ fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
         Severity::Warning => Style::Doubtful,
         Severity::Note => Style::Faint,
     };
-    let subject = finding.master.map_or("all masters", |node| config.master(node).address);
-    let subject = printable(subject);
+    let masters = || finding.masters.iter().map(|node| config.master(*node).address);
+    let subject = match finding.masters.len() {
+        some if some > 0 && (some == 1 || some < config.nodes()) => {
+            masters().collect::<Vec<_>>().join(", ")
+        }
+        _ => "all masters".to_owned(),
+    };
+    let subject = printable(&subject);
     let severity = paint.style(style, &format!("{:7}", finding.severity.name()));
     text.push_str(&format!("{severity}  {}  {subject}\n", finding.id.name()));
     for line in wrap(&printable(&finding.why), WIDTH - INDENT.len()) {
@@ -199,7 +212,12 @@ fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
 }
 
 /// For programs.
-pub fn json(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Value {
+pub fn json(
+    config: &Config,
+    in_force: &InForce,
+    answers: &[Result<Said, Obstacle>],
+    report: &Report,
+) -> Value {
     let master = |row: &Row| {
         json!({
             "address": row.address,
@@ -214,15 +232,19 @@ pub fn json(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
         })
     };
     let finding = |finding: &Finding| {
+        let masters = finding.masters.iter().map(|node| config.master(*node).address);
+        let masters: Vec<_> = masters.collect();
         json!({
             "id": finding.id.name(),
             "severity": finding.severity.name(),
-            "master": finding.master.map(|node| config.master(node).address),
+            "master": masters.first().filter(|_| masters.len() == 1),
+            "masters": masters,
             "why": finding.why,
             "fix": finding.fix,
         })
     };
     json!({
+        "settings": in_force.as_json(),
         "masters": rows(config, answers, report).iter().map(master).collect::<Vec<_>>(),
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "votes": report.count(VoteState::Votes),

@@ -34,6 +34,7 @@ use muxlock::unstable_tool::{ConfigExt, explained};
 use muxlock::{Builder, Config, Fingerprint, LockError, Resource};
 
 use super::holder::fingerprint;
+use super::in_force::InForce;
 use super::options::{Options, Wait, duration, wait};
 use super::settings::Settings;
 use console::say;
@@ -238,7 +239,7 @@ pub struct LockArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// Print each step of the lock
+    /// Print the settings in force and each step of the lock
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -317,6 +318,11 @@ impl<'a> Plan<'a> {
         }
         let builder = settings.builder.clone();
         let config = builder.config().map_err(|error| error.to_string())?;
+        if args.verbose {
+            let in_force = InForce::new(&settings.files, &config);
+            say(&in_force.to_string());
+            in_force.without_guard().into_iter().for_each(say);
+        }
         check_ttl("ttl", args.ttl, config.max_ttl())?;
         let resource = args.lock().map_err(|error| error.to_string())?;
         let name = args.names().collect::<Vec<_>>().join(",");
