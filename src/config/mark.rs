@@ -6,7 +6,7 @@ use crate::resource::Key;
 
 /// What each two digits of a mark are for, in order.
 pub const MARKED: [&str; 5] =
-    ["addresses", "database", "prefix", "max_ttl", "restart_guard, durable or flush_marker"];
+    ["addresses", "database", "prefix", "max_ttl", "restart_guard or flush_marker"];
 
 /// The settings of a client. Credentials are left out; the order of the nodes and the time limits
 /// may differ.
@@ -42,12 +42,12 @@ impl Marked<'_> {
 }
 
 fn guard(node: &NodeConfig) -> String {
-    let guard = match node.restart_guard {
+    match node.restart_guard {
         RestartGuard::Uptime => "uptime",
         RestartGuard::OwnObservation => "own_observation",
         RestartGuard::Off => "off",
-    };
-    format!("{guard} {}", node.durable)
+    }
+    .to_owned()
 }
 
 /// FNV-1a, which is the same in every build of every version.
@@ -69,7 +69,7 @@ mod tests {
         let with = |urls: [&str; 2]| Builder::default().nodes(urls);
         let base = || with(["redis://a", "redis://b"]);
         let mark = of(base());
-        assert_eq!(mark, "1f3ec51a66", "it is the same in every version");
+        assert_eq!(mark, "1f3ec51a3a", "it is the same in every version");
         let equal = with(["redis://u:p@B:6379/0", "redis://:q@a"]);
         assert_eq!(of(equal.node_timeout(Duration::from_secs(1)).client_name("x")), mark);
         let others = [
@@ -78,7 +78,7 @@ mod tests {
             base().key_prefix("app:"),
             base().max_ttl(Duration::from_secs(31)),
             base().restart_guard(RestartGuard::Off),
-            with(["redis://a?durable=yes", "redis://b"]),
+            with(["redis://a?restart_guard=off", "redis://b"]),
             base().flush_marker("mark"),
         ];
         let digits = |mark: &str, at: usize| mark[2 * at..2 * at + 2].to_owned();

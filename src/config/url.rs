@@ -758,7 +758,7 @@ mod tests {
             ("redis://h:1,g:2", "if another address follows"),
             ("redis://[::1],[::2]", "if another address follows"),
             ("redis://h/0,g/0", "if another address follows"),
-            ("redis://h?durable=yes,g", "if another address follows"),
+            ("redis://h?verify=yes,g", "if another address follows"),
             ("redis://u:p@h,u:p@g", "in a password, write %40 for @"),
             ("redis://:p@h/1, :p@g/1", "in a password, write %40 for @"),
             ("redis://u:p@h:1 g:2", "if another address follows"),

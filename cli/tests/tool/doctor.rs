@@ -751,7 +751,7 @@ fn settings_in_force_are_shown_and_compared_with_those_of_clients() {
         assert!(whys.iter().any(|why| why.contains(&text)), "{text}: {whys:?}");
     };
     of("prefix", "prefix, from 127.0.0.1; two clients");
-    of("max_ttl; restart_guard, durable or flush_marker", "times, from");
+    of("max_ttl; restart_guard or flush_marker", "times, from");
     of("addresses", "list, from");
     assert!(whys.iter().any(|why| why.contains(&format!(" pid {} (", std::process::id()))));
     of("database", "");
