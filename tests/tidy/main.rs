@@ -73,7 +73,7 @@ fn each_outside_crate_has_one_home() {
         ("redis_protocol", &["resp/"]),
         ("mio::", &["mux/", "client/"]),
         ("socket2", &["mux/socket.rs"]),
-        ("rustix", &["sys/", "client/poller.rs", "mux/stream.rs"]),
+        ("rustix", &["sys/", "client/poller.rs", "mux/stream.rs", "config/env.rs"]),
         ("rand::", &["sys/entropy.rs"]),
         ("slab::", &["proto/"]),
         ("rustls", &["config/tls.rs", "mux/tls.rs"]),

@@ -10,10 +10,9 @@ use muxlock::node::{NodeOutcome, NodeReport};
 use muxlock::testing::Value;
 use muxlock::unstable_tool::{ConfigExt, Failover, RELEASE};
 
-use super::clients::{Seen, Seens};
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
 use super::finding::By;
-use crate::holder::{Client, field};
+use crate::holder::{Client, Tag, field};
 use crate::queue;
 use crate::stopwatch::{Stopwatch, pause, wall_micros};
 use crate::wire::{Failure, RefusalKind, Wire};
@@ -96,6 +95,17 @@ pub struct Refused {
 
 /// An answer that can be missing, because of a missing right or an unknown command.
 pub type Known<T> = Result<T, RefusalKind>;
+
+/// A client, as a master lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub client: Client,
+    /// The number of its database there.
+    pub db: Option<u32>,
+}
+
+/// The clients of a master.
+pub type Seens = BTreeMap<Tag, Seen>;
 
 /// The flush marker of a master.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -428,7 +438,8 @@ fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
     vec![
         ("hget", vec![b"HGET", key, b"f"]),
         ("hset", vec![b"HSET", key, b"f", b"v", b"f"]),
-        (COUNTERS, vec![b"HSET", b"muxlock:fence", b"f", b"v", b"f"]),
+        // By a command that every lock needs.
+        (COUNTERS, vec![b"EVAL", b"return 0", b"1", b"muxlock:fence"]),
         ("pexpireat", vec![b"PEXPIREAT", key, b"1"]),
         ("type", vec![b"TYPE", key]),
         ("zadd", vec![b"ZADD", key, b"f", b"v"]),

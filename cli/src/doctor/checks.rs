@@ -710,8 +710,9 @@ impl Findings<'_> {
             commands.extend(untried);
         }
         let mut rights: Vec<_> = commands.iter().map(|right| format!("+{right}")).collect();
-        let (channels, keys): (Vec<_>, Vec<_>) =
-            of(RefusalKind::Key).partition(|right| CHANNEL_RIGHTS.contains(right));
+        let (channels, keys): (Vec<_>, Vec<_>) = of(RefusalKind::Key)
+            .filter(|right| *right != COUNTERS)
+            .partition(|right| CHANNEL_RIGHTS.contains(right));
         if !channels.is_empty() {
             rights.push(CHANNELS.to_owned());
         }

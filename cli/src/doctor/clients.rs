@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muxlock::Config;
 use muxlock::unstable_tool::{ConfigExt, MARKED};
 
-use super::ask::{Obstacle, Said};
+use super::ask::{Obstacle, Said, Seen, Seens};
 use super::finding::Severity::Warning;
 use super::finding::{Finding, Id};
 use crate::holder::{Client, Tag};
@@ -15,17 +15,6 @@ const CLIENTS_SHOWN_MAX: usize = 8;
 /// The position of the addresses in a mark, and that of the databases.
 const ADDRESSES: usize = 0;
 const DATABASE: usize = 1;
-
-/// A client, as a master lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    pub client: Client,
-    /// The number of its database there.
-    pub db: Option<u32>,
-}
-
-/// The clients of a master.
-pub type Seens = BTreeMap<Tag, Seen>;
 
 type Answers = [Result<Said, Obstacle>];
 

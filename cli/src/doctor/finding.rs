@@ -106,12 +106,19 @@ impl Finding {
     }
 }
 
-/// Findings that masters have alike are one. Numbers in their texts may differ.
+/// Findings whose numbers differ from one moment to the next.
+const MOMENTARY: [Id; 4] = [Id::Young, Id::Promoted, Id::Marker, Id::Latency];
+
+/// Findings that masters have alike are one.
 pub fn merged(findings: Vec<Finding>) -> Vec<Finding> {
     let is_alike = |one: &Finding, other: &Finding| {
         let is_of_masters = !one.masters.is_empty() && !other.masters.is_empty();
         let is_one_kind = (one.id, one.severity) == (other.id, other.severity);
-        is_of_masters && is_one_kind && shape(&one.why) == shape(&other.why)
+        let is_alike = match MOMENTARY.contains(&one.id) {
+            true => shape(&one.why) == shape(&other.why),
+            false => one.why == other.why,
+        };
+        is_of_masters && is_one_kind && is_alike
     };
     let mut groups: Vec<Vec<Finding>> = Vec::new();
     for finding in findings {

@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
-    /// Exit with 4 if the worst finding is a warning
+    /// Exit with 4 for warnings, and with 1 if the restart guard is off
     #[arg(long)]
     strict: bool,
 

@@ -766,7 +766,7 @@ fn rights_for_fencing_are_found_and_granted_by_the_administrator() {
         return;
     }
     let masters = Masters::start(3).unwrap();
-    let locker = ["ACL", "SETUSER", "locker", "on", ">sesame", "~app:*", "+hget", "+hset"];
+    let locker = ["ACL", "SETUSER", "locker", "on", ">sesame", "~app:*"];
     let locker = [&locker[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat();
     for master in masters.iter() {
         tell(master, &["ACL", "SETUSER", "admin", "on", ">secret", "~*", "&*", "+@all"]);

@@ -19,11 +19,14 @@ fn said(urls: &[String]) -> Vec<String> {
     let said: Value = serde_json::from_str(&out).unwrap();
     let all = said["findings"].as_array().unwrap().iter();
     let tls = all.filter(|it| ["tls", "unreachable"].contains(&it["id"].as_str().unwrap()));
-    let tls = tls.map(|it| {
-        let [address, severity, why] =
-            ["master", "severity", "why"].map(|name| it[name].as_str().unwrap());
-        let master = urls.iter().position(|url| url.contains(address)).unwrap();
-        format!("{master} {severity}: {why}")
+    let tls = tls.flat_map(|it| {
+        let [severity, why] = ["severity", "why"].map(|name| it[name].as_str().unwrap());
+        let masters = it["masters"].as_array().unwrap().iter();
+        masters.map(move |address| {
+            let address = address.as_str().unwrap();
+            let master = urls.iter().position(|url| url.contains(address)).unwrap();
+            format!("{master} {severity}: {why}")
+        })
     });
     let mut tls: Vec<_> = tls.collect();
     tls.sort();

@@ -551,8 +551,8 @@ fn names_cannot_control_a_terminal() {
         tool.env("MUXLOCK_NODES", &list);
         tool
     };
-    said(&mut unhurried(&list, &["-v", name, "true"]), 2);
-    said(&mut unhurried(&list, &["--slots", "1", "-v", name, "true"]), 2);
+    said(&mut unhurried(&list, &["-v", name, "true"]), 4);
+    said(&mut unhurried(&list, &["--slots", "1", "-v", name, "true"]), 4);
     said(&mut tool(&["inspect", name]), 4);
     for master in masters.iter() {
         master.query(&[b"SET", name.as_bytes(), b"\x1b[0mother", b"PX", b"60000"]).unwrap();
