@@ -147,18 +147,19 @@ fn guest_writes_its_records_itself() {
     });
 }
 
-/// The connections of all nodes end one after the other while only renewals go on. The logger panics,
+/// The connections of two nodes end one after the other while only renewals go on. The logger panics,
 /// and then blocks for good: the locks are renewed all the same.
 #[test]
-fn logger_that_panics_and_blocks_delays_no_renewal() {
-    alone("logger_that_panics_and_blocks_delays_no_renewal", || {
+fn slow_logger_that_panics_and_blocks_delays_no_renewal() {
+    alone("slow_logger_that_panics_and_blocks_delays_no_renewal", || {
         install();
-        let resetting = || {
-            Scripted::start(|peer| {
+        // One loses its connection after the lock, the other after a renewal.
+        let resetting = |after| {
+            Scripted::start(move |peer| {
                 peer.serve_normally(Some(HANDSHAKE))?;
                 match peer.index() {
                     0 => {
-                        peer.serve_normally(Some(1))?;
+                        peer.serve_normally(Some(after))?;
                         peer.pause(LATER)?;
                         peer.reset()
                     }
@@ -166,7 +167,7 @@ fn logger_that_panics_and_blocks_delays_no_renewal() {
                 }
             })
         };
-        let servers = [resetting(), resetting(), Scripted::well_behaved()];
+        let servers = [resetting(1), resetting(2), Scripted::well_behaved()];
         let redlock = all_ready(&patient(servers.iter().map(Scripted::url)));
         let ttl = Duration::from_secs(3);
         let keep =
@@ -175,8 +176,8 @@ fn logger_that_panics_and_blocks_delays_no_renewal() {
         KEEPER_BLOCKS.store(true, Ordering::Relaxed);
         let let_go = LetGo;
         let kept = keep("kept");
-        within(ttl, "it has panicked", || KEEPER_PANICS.load(Ordering::Relaxed) == 0);
-        within(ttl, "it blocks", || IS_BLOCKED.load(Ordering::SeqCst));
+        within(3 * ttl, "it has panicked", || KEEPER_PANICS.load(Ordering::Relaxed) == 0);
+        within(3 * ttl, "it blocks", || IS_BLOCKED.load(Ordering::SeqCst));
         within(ttl, "the lock is renewed all the same", || kept.renewals() >= 2);
         let other = keep("other");
         within(ttl, "so is another", || other.renewals() >= 1);
