@@ -224,6 +224,7 @@ fn allocates_nothing(what: &str, masters: &Masters, worker: &mut impl Worker, at
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it")]
 fn slow_alone_warm_client_allocates_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
@@ -240,6 +241,7 @@ fn slow_alone_warm_client_allocates_nothing() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it")]
 fn slow_alone_warm_multiplexer_allocates_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
@@ -270,6 +272,7 @@ fn wait_in_vain_together(redlock: &Redlock) {
 
 /// They take turns at waiting for the masters, and wake each other.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it")]
 fn slow_alone_threads_that_share_a_warm_client_allocate_nothing() {
     let _alone = heavy();
     let masters = start_old(NODES);
