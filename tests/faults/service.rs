@@ -47,6 +47,8 @@ impl Service {
         let mut command = example!("service");
         command.env("MUXLOCK_NODES", nodes.join(" ")).env("LISTEN", "127.0.0.1:0");
         command.env("LEDGER", &ledger.0).env("WAIT_MS", wait.as_millis().to_string());
+        // With a frozen server, one late answer would be a 503 (docs/choosing.md).
+        command.env("MUXLOCK_NODE_TIMEOUT", "1s");
         let mut child = Again::start(command.stderr(stderr));
         let line = child.output().next().expect("it says where it listens");
         let address = line.strip_prefix("listening on ").expect("it says where it listens");
