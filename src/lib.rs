@@ -233,11 +233,11 @@ pub mod node {
 pub mod settings {
     //! The types of settings, for [`Builder`](crate::Builder): how a client waits for locks and
     //! retries, which servers it trusts after a restart, whether extensions recreate missing keys,
-    //! and TLS. [`Wait`] is for single calls: how long one waits.
+    //! credentials and TLS. [`Wait`] is for single calls: how long one waits.
 
     #[cfg(feature = "tls-no-provider")]
     pub use crate::config::Tls;
-    pub use crate::config::{Heal, RestartGuard, Retry, Wait, Waiting};
+    pub use crate::config::{Credentials, Heal, RestartGuard, Retry, Wait, Waiting};
 }
 
 /// The examples of the README compile.

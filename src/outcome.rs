@@ -86,6 +86,10 @@ pub enum NodeOutcome {
     /// No Sentinel has returned the master's address. The client tries again.
     /// [`NodeReport::message`] has the address of each Sentinel and the reason.
     NoSentinel,
+    /// A password file or the function [`Builder::credentials`](crate::Builder::credentials) gave no
+    /// credentials, so the client did not connect. The client tries again.
+    /// [`NodeReport::message`] has the error.
+    NoCredentials,
     /// The TLS handshake failed, or the encrypted connection was broken. The client closed the
     /// connection, and sent no command over one that was not verified.
     Tls(TlsErrorKind),
@@ -146,6 +150,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::AtLimit => f.write_str("not tried: this process is at a limit"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
             NodeOutcome::NoSentinel => f.write_str("no Sentinel reported where the master is"),
+            NodeOutcome::NoCredentials => f.write_str("no credentials for a connection"),
             NodeOutcome::Tls(kind) => write!(f, "TLS failed ({kind})"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
@@ -483,7 +488,8 @@ impl fmt::Display for QuarantineCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The host name was being looked up. The lookup continues.
+    /// The host name was being looked up, or the credentials were asked for
+    /// ([`Builder::credentials`](crate::Builder::credentials)). Both continue.
     Lookup,
     /// The connection was being established.
     Connect,

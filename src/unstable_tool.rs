@@ -18,7 +18,7 @@ pub use crate::config::env::{
     with_credentials, with_settings,
 };
 pub use crate::config::mark::MARKED;
-use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
+use crate::config::{Config, Credentials, Login, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
 pub use crate::mux::Dialled;
@@ -96,7 +96,7 @@ pub enum MasterEndpoint {
     },
 }
 
-/// The settings of a master. Not `Debug`: it may have a password.
+/// The settings of a master.
 pub struct MasterSettings<'a> {
     /// Without credentials.
     pub address: &'a str,
@@ -104,8 +104,8 @@ pub struct MasterSettings<'a> {
     pub endpoint: MasterEndpoint,
     /// The user to log in as, if it is not the default one.
     pub user: Option<&'a str>,
-    /// The password to log in with.
-    pub password: Option<&'a str>,
+    /// Whether it has a password.
+    pub has_password: bool,
     /// The number of its database.
     pub db: u32,
     /// Its restart guard.
@@ -177,6 +177,9 @@ pub trait ConfigExt {
     /// The settings of a master.
     fn master(&self, node: usize) -> MasterSettings<'_>;
 
+    /// The user and the password to log in with now, if it has any.
+    fn login(&self, node: usize) -> io::Result<Option<(Option<String>, String)>>;
+
     /// Its clients say that they run this program, unless they have another
     /// [`client_name`](crate::Builder::client_name).
     fn on_behalf_of(self, program: &OsStr) -> Self;
@@ -218,7 +221,7 @@ pub trait ConfigExt {
 impl ConfigExt for Config {
     fn master(&self, node: usize) -> MasterSettings<'_> {
         let of = &self.nodes[node];
-        let NodeConfig { address, target, user, password, db, restart_guard, .. } = of;
+        let NodeConfig { address, target, login, db, restart_guard, .. } = of;
         MasterSettings {
             address,
             endpoint: match target {
@@ -237,12 +240,22 @@ impl ConfigExt for Config {
                     MasterEndpoint::Sentinel { host, port, service, user, has_password }
                 }
             },
-            user: user.as_deref(),
-            password: password.as_deref(),
+            user: match login {
+                Login::None => None,
+                Login::Fixed(Credentials { user, .. }) | Login::Asked { user, .. } => {
+                    user.as_deref()
+                }
+            },
+            has_password: !matches!(login, Login::None),
             db: *db,
             restart_guard: *restart_guard,
             tls: of.tls_settings(),
         }
+    }
+
+    fn login(&self, node: usize) -> io::Result<Option<(Option<String>, String)>> {
+        let NodeConfig { login, address, .. } = &self.nodes[node];
+        Ok(login.ask(address)?.map(|Credentials { user, password }| (user, password)))
     }
 
     fn on_behalf_of(mut self, program: &OsStr) -> Self {
@@ -312,7 +325,8 @@ impl ConfigExt for Config {
         within: Duration,
     ) -> Option<io::Result<bool>> {
         let mut of = self.nodes[node].clone();
-        of.tls = Some(of.tls.filter(|tls| !tls.url.is_unverified)?.later(by));
+        let tls = of.tls.filter(|tls| !tls.url.is_unverified)?;
+        of.tls = Some(tls.fresh().unwrap_or(tls).later(by));
         let is_expired = |error: &io::Error| {
             let source = error.get_ref().and_then(|inner| inner.source());
             source.and_then(|kind| kind.downcast_ref()) == Some(&TlsErrorKind::Expired)

@@ -56,10 +56,17 @@ pub fn settings(
     let path = config_path(flags, &variables);
     let file = path.map(|path| File::read(path, &mut warnings)).transpose()?;
     let sources = Sources { flags, variables, file };
-    let (urls, password_file) = sources.nodes(&mut warnings)?;
+    let (urls, is_of_file) = sources.nodes(&mut warnings)?;
     let builder = with_settings(urls, |key| sources.setting(key))?;
+    let found = |key| match is_of_file {
+        true => sources.setting(key),
+        false => Ok(sources.given(key)),
+    };
+    let password_file = found("password_file")?.map(|it| sources.path(it));
+    let read = password_file.as_ref().map(|(path, _)| path.clone());
+    let builder = with_credentials(builder, found("user")?, password_file, &mut warnings)?;
     let (file, run) = sources.file.map(|file| (file.path, file.run)).unzip();
-    let files = file.into_iter().chain(password_file).collect();
+    let files = file.into_iter().chain(read).collect();
     Ok(Settings { builder, warnings, files, run: run.unwrap_or_default() })
 }
 
@@ -126,9 +133,9 @@ impl Sources<'_> {
         if given.is_some() { Ok(given) } else { self.in_file(key) }
     }
 
-    /// The addresses, with credentials, and the file of these. User and password of the file are only for its addresses:
+    /// The addresses, and whether they are the file's. Its user and password are only for those:
     /// other servers do not receive them.
-    fn nodes(&self, warnings: &mut Vec<String>) -> Result<(Vec<String>, Option<PathBuf>), String> {
+    fn nodes(&self, warnings: &mut Vec<String>) -> Result<(Vec<String>, bool), String> {
         let flag = self.flags.nodes;
         if flag.iter().any(|url| has_password(url)) {
             let way = "use MUXLOCK_NODES or a file";
@@ -147,17 +154,14 @@ impl Sources<'_> {
             let ways = "--node, MUXLOCK_NODES or a file (/etc/muxlock.toml)";
             return Err(format!("no masters: give {ways}"));
         }
-        let found = |key| match is_of_file {
-            true => self.setting(key),
-            false => Ok(self.given(key)),
-        };
+        Ok((urls, is_of_file))
+    }
+
+    /// The password file, and its origin. In the file, a relative path begins at its folder.
+    fn path(&self, it: Setting) -> (PathBuf, String) {
         let is_in_file = self.given("password_file").is_none();
         let base = self.file.as_ref().filter(|_| is_in_file).and_then(|file| file.path.parent());
-        // In the file, a relative path begins at its folder.
-        let path = |it: Setting| (base.unwrap_or(Path::new("")).join(it.text), it.origin);
-        let file = found("password_file")?.map(path);
-        let read = file.as_ref().map(|(path, _)| path.clone());
-        Ok((with_credentials(urls, found("user")?, file, warnings)?, read))
+        (base.unwrap_or(Path::new("")).join(it.text), it.origin)
     }
 }
 
@@ -309,9 +313,9 @@ mod tests {
             [("MUXLOCK_CONFIG", &*file), ("MUXLOCK_PREFIX", "variable:"), ("MUXLOCK_MAX_TTL", "")];
         let found = read(&Flags::default(), &variables).unwrap();
         let config = found.builder.config().unwrap();
-        let login = |node| (config.master(node).user, config.master(node).password);
-        assert_eq!(login(0), (Some("app"), Some("s@sa me")));
-        assert_eq!(login(1), (Some("u"), Some("p")));
+        let login = |node| config.login(node).unwrap().unwrap();
+        assert_eq!(login(0), (Some("app".to_owned()), "s@sa me".to_owned()));
+        assert_eq!(login(1), (Some("u".to_owned()), "p".to_owned()));
         assert_eq!(config.common().key_prefix, b"variable:");
         assert_eq!(config.max_ttl(), Duration::from_secs(60), "an empty variable is not set");
         let run = found.run.iter().map(|(key, it)| (&**key, &*it.text, &*it.origin));
@@ -325,7 +329,7 @@ mod tests {
         let flags = Flags { nodes: &nodes, config: None, texts };
         let config = read(&flags, &variables).unwrap().builder.config().unwrap();
         assert_eq!((config.common().key_prefix, config.nodes()), (&b"flag:"[..], 1));
-        assert_eq!(config.master(0).password, None);
+        assert_eq!(config.login(0).unwrap(), None);
     }
 
     #[test]

@@ -100,8 +100,9 @@ impl Wire {
     fn handshake(mut self, config: &Config, node: usize) -> Result<Wire, Failure> {
         let wire = &mut self;
         let master = config.master(node);
-        if let Some(password) = master.password {
-            let words = [Some("AUTH"), master.user, Some(password)];
+        let login = config.login(node).map_err(|error| Failure::Unmade(error.to_string()))?;
+        if let Some((user, password)) = &login {
+            let words = [Some("AUTH"), user.as_deref(), Some(password)];
             let words: Vec<_> = words.into_iter().flatten().map(str::as_bytes).collect();
             wire.ask_for_ok(&words)?;
         }

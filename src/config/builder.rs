@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Config;
+use super::credentials::{Credentials, Login};
 use super::error::ConfigError;
 use super::options::{Heal, RestartGuard, Retry, Waiting};
 use super::resolver::Resolver;
@@ -42,6 +43,7 @@ pub struct Builder {
     pub(super) waiting: Waiting,
     pub(super) heal: Heal,
     pub(super) resolver: Resolver,
+    pub(super) login: Login,
     pub(super) client_name: Option<String>,
     #[cfg(feature = "tls-no-provider")]
     pub(super) tls: Option<Tls>,
@@ -61,6 +63,7 @@ impl Default for Builder {
             waiting: Waiting::default(),
             heal: Heal::default(),
             resolver: Resolver::default(),
+            login: Login::default(),
             client_name: None,
             #[cfg(feature = "tls-no-provider")]
             tls: None,
@@ -263,6 +266,35 @@ impl Builder {
         F: Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     {
         Builder { resolver: Resolver::new(resolver), ..self }
+    }
+
+    /// Credentials that change, such as the tokens of a cloud service: for each node whose address
+    /// has none. The function gets the node's address as reports show it, such as `10.0.0.1:6379`.
+    ///
+    /// The client calls it before each connection, also for a numeric address, on the thread of the
+    /// lookup: see [`resolver`](Builder::resolver) for a function that blocks, is slow or never
+    /// returns. If it fails or panics, the node gives no vote
+    /// ([`NodeOutcome::NoCredentials`](crate::node::NodeOutcome::NoCredentials)), and the client
+    /// asks again with growing delays. Reports and log records show the error, so leave secrets out
+    /// of it. The client does not call the function for a connection that is established, even if
+    /// its token expires: most servers do not end such a connection.
+    ///
+    /// ```no_run
+    /// use muxlock::Redlock;
+    /// use muxlock::settings::Credentials;
+    ///
+    /// # fn token(_: &str) -> std::io::Result<String> { Ok(String::new()) }
+    /// let redlock = Redlock::builder()
+    ///     .nodes(["rediss://redis-1", "rediss://redis-2", "rediss://redis-3"])
+    ///     .credentials(|node| Ok(Credentials::new(token(node)?).user("locker")))
+    ///     .build()?;
+    /// # Ok::<(), muxlock::error::ConfigError>(())
+    /// ```
+    pub fn credentials<F>(self, credentials: F) -> Builder
+    where
+        F: Fn(&str) -> io::Result<Credentials> + Send + Sync + 'static,
+    {
+        Builder { login: Login::asked(None, credentials), ..self }
     }
 
     /// TLS settings for all nodes with `rediss://`. If not set, the client trusts the roots of the

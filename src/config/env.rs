@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::builder::Builder;
+use super::credentials::{Credentials, Login};
 use super::error::ConfigError;
-use super::url;
+use super::{OF_SHELL, is_read_once, url};
 
 /// Most bytes of a password file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -79,8 +80,9 @@ fn from(
         return Err("no masters: give MUXLOCK_NODES".to_owned());
     }
     let file = variables.setting("password_file").map(|it| (it.text.into(), it.origin));
-    let urls = with_credentials(urls, variables.setting("user"), file, &mut warnings)?;
-    Ok((with_settings(urls, |key| Ok(variables.setting(key)))?, warnings))
+    let builder = with_settings(urls, |key| Ok(variables.setting(key)))?;
+    let builder = with_credentials(builder, variables.setting("user"), file, &mut warnings)?;
+    Ok((builder, warnings))
 }
 
 /// The warning for a variable.
@@ -165,31 +167,36 @@ pub fn with_settings(
     Ok(builder)
 }
 
-/// These addresses, those without credentials with these: a user, and the file with its password
-/// and the file's origin.
+/// This builder, with these credentials for addresses that have none: a user, and the file with its
+/// password and the file's origin. The file is read before each connection.
 pub fn with_credentials(
-    urls: Vec<String>,
+    builder: Builder,
     user: Option<Setting>,
     file: Option<(PathBuf, String)>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<String>, String> {
+) -> Result<Builder, String> {
     let Some((path, origin)) = file else {
         return match user {
             Some(user) => {
                 Err(format!("{} needs password_file or MUXLOCK_PASSWORD_FILE", user.origin))
             }
-            None => Ok(urls),
+            None => Ok(builder),
         };
     };
-    let password = password(&path, &origin)?;
+    let password = password_in(&path, &origin)?;
     warn_if_open(&path, warnings);
     let user = user.map(|user| user.text).unwrap_or_default();
-    let credentials = format!("{}:{}@", encoded(&user), encoded(&password));
-    let with = |url: String| match url.split_once("://") {
-        Some((scheme, rest)) if !rest.contains('@') => format!("{scheme}://{credentials}{rest}"),
-        _ => url,
+    let credentials = Credentials::new(password).user(user);
+    // The service may change its folder.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let login = match is_read_once(&path) {
+        true => Login::Fixed(credentials),
+        false => Login::asked(credentials.user.clone(), move |_| {
+            let password = password_in(&path, &path.to_string_lossy());
+            Ok(Credentials { password: password.map_err(io::Error::other)?, ..credentials.clone() })
+        }),
     };
-    Ok(urls.into_iter().map(with).collect())
+    Ok(Builder { login, ..builder })
 }
 
 /// A duration with a unit.
@@ -209,7 +216,7 @@ pub fn shown(text: &str) -> &str {
 
 /// The password in a file. By mistake, the setting may be the password, so an error names only the
 /// setting until it is known to be a path.
-fn password(path: &Path, origin: &str) -> Result<String, String> {
+fn password_in(path: &Path, origin: &str) -> Result<String, String> {
     let unread = |error| format!("{origin} names a file that cannot be read: {error}");
     fs::metadata(path).map_err(unread)?;
     let text = read(path)?;
@@ -236,8 +243,7 @@ pub fn read(path: &Path) -> Result<String, String> {
     let name = if name.contains("://") { "***" } else { &*name };
     let failed = |error: io::Error| format!("{name}: {error}");
     // Opening a pipe waits for a writer, which those of a shell have.
-    let of_shell = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
-    let is_of_shell = of_shell.iter().any(|folder| path.starts_with(folder));
+    let is_of_shell = OF_SHELL.iter().any(|folder| path.starts_with(folder));
     let kind = fs::metadata(path).map_err(failed)?.file_type();
     if kind.is_dir() || is_pipe(kind) && !is_of_shell {
         return Err(format!("{name}: it is not a regular file"));
@@ -279,15 +285,6 @@ fn is_open_by(path: &Path) -> Option<&'static str> {
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
 fn is_open_by(_: &Path) -> Option<&'static str> {
     None
-}
-
-/// Percent-encoded for the credentials of a URL.
-fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }
 
 #[cfg(all(test, repository))]
@@ -346,14 +343,16 @@ mod tests {
         let with = |file: &str, user: &str| {
             let file = ("MUXLOCK_PASSWORD_FILE", file);
             let read = read(&[("MUXLOCK_NODES", list), file, ("MUXLOCK_USER", user)]);
-            read.map(|(builder, _)| builder.nodes)
+            read.map(|(builder, _)| builder.config().unwrap().nodes)
         };
-        let secret = secret.to_str().unwrap();
-        let expected =
-            ["redis://:s%40sa%20me@a", "redis+sentinel://:s%40sa%20me@b,c/m", "redis://:q@d"];
-        assert_eq!(with(secret, "").unwrap(), expected);
-        assert_eq!(with(secret, "u:r").unwrap()[0], "redis://u%3Ar:s%40sa%20me@a");
-        let wrong = with("sesame", "").unwrap_err();
+        let asked = |user: &str| {
+            let nodes = with(secret.to_str().unwrap(), user).unwrap();
+            nodes.into_iter().map(|it| it.login.ask("it").unwrap().unwrap()).collect::<Vec<_>>()
+        };
+        let [own, other] = ["s@sa me", "q"].map(Credentials::new);
+        assert!(asked("") == [own.clone(), own.clone(), other.clone()]);
+        assert!(asked("u:r") == [own.clone().user("u:r"), own.user("u:r"), other]);
+        let wrong = with("sesame", "").err().unwrap();
         let begins = "MUXLOCK_PASSWORD_FILE names a file that cannot be read: No such file";
         assert!(wrong.starts_with(begins) && !wrong.contains("sesame"), "{wrong}");
     }

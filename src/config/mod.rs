@@ -1,6 +1,7 @@
 //! Settings. They are checked once, before anything is sent.
 
 mod builder;
+mod credentials;
 #[cfg(feature = "env")]
 pub(crate) mod env;
 mod error;
@@ -13,6 +14,8 @@ mod url;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+#[cfg(any(feature = "env", feature = "tls-no-provider"))]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +26,8 @@ use crate::quorum::{self, NODES_MAX};
 use crate::resource::{Key, Resource};
 use crate::validity::{self, TTL_MIN, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
+pub use credentials::Credentials;
+pub(crate) use credentials::Login;
 pub use error::ConfigError;
 use mark::Marked;
 pub use options::{Heal, RestartGuard, Retry, Wait, Waiting};
@@ -42,6 +47,9 @@ const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const KEY_PREFIX_BYTES_MAX: usize = 256;
 /// The longest text for `CLIENT SETNAME`, in bytes.
 const CLIENT_NAME_BYTES_MAX: usize = 100;
+/// Where a shell's own files are.
+#[cfg(any(feature = "env", feature = "tls-no-provider"))]
+const OF_SHELL: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 /// The name of a key that is never written.
 const PROBE_NAME: &[u8] = b"muxlock:probe";
 /// The name of the key that says when clients first saw a promoted server (R33).
@@ -79,8 +87,7 @@ pub struct Config {
 pub(crate) struct NodeConfig {
     pub(crate) address: Arc<str>,
     pub(crate) target: Target,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Login,
     pub(crate) db: u32,
     pub(crate) restart_guard: RestartGuard,
     /// Of an address with `rediss://`.
@@ -89,6 +96,24 @@ pub(crate) struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// Whether credentials or TLS files are asked for before each connection.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        #[cfg(feature = "tls-no-provider")]
+        if self.tls.as_ref().is_some_and(NodeTls::has_files) {
+            return true;
+        }
+        matches!(self.login, Login::Asked { .. })
+    }
+
+    /// These settings with the TLS files as they are now, or why those cannot be used.
+    pub(crate) fn fresh(self) -> Result<NodeConfig, String> {
+        #[cfg(feature = "tls-no-provider")]
+        if let Some(tls) = &self.tls {
+            return Ok(NodeConfig { tls: Some(tls.fresh()?), ..self });
+        }
+        Ok(self)
+    }
+
     pub(crate) fn is_unix(&self) -> bool {
         matches!(self.target, Target::Unix(_))
     }
@@ -311,6 +336,13 @@ fn check_time(
     if (min..=max).contains(&value) { Ok(()) } else { Err(refused) }
 }
 
+/// Whether a file's text is gone once it was read: a pipe, such as that of `<(..)` in a shell.
+#[cfg(any(feature = "env", feature = "tls-no-provider"))]
+fn is_read_once(path: &Path) -> bool {
+    OF_SHELL.iter().any(|folder| path.starts_with(folder))
+        || path.metadata().is_ok_and(|meta| !meta.is_file())
+}
+
 fn own_key(name: &[u8], prefix: &[u8]) -> Key {
     Key::new(Resource::new(name).expect("a short name that is not empty"), prefix)
 }
@@ -332,7 +364,7 @@ fn checked_marker(key: &[u8]) -> Result<Key, ConfigError> {
 
 #[cfg(not(feature = "tls-no-provider"))]
 fn node_configs(builder: &Builder, urls: Vec<NodeUrl>) -> Result<Vec<NodeConfig>, ConfigError> {
-    Ok(urls.into_iter().map(|url| node_config(url, builder.restart_guard)).collect())
+    Ok(urls.into_iter().map(|url| node_config(url, builder)).collect())
 }
 
 #[cfg(feature = "tls-no-provider")]
@@ -340,22 +372,21 @@ fn node_configs(builder: &Builder, urls: Vec<NodeUrl>) -> Result<Vec<NodeConfig>
     let mut maker = tls::Maker::new(builder.tls.as_ref());
     let nodes = urls.into_iter().map(|url| {
         let tls = maker.node(&url)?;
-        Ok(NodeConfig { tls, ..node_config(url, builder.restart_guard) })
+        Ok(NodeConfig { tls, ..node_config(url, builder) })
     });
     let nodes = nodes.collect::<Result<_, ConfigError>>()?;
     maker.finish()?;
     Ok(nodes)
 }
 
-fn node_config(url: NodeUrl, default: RestartGuard) -> NodeConfig {
+fn node_config(url: NodeUrl, builder: &Builder) -> NodeConfig {
     let parameters = url.parameters;
     NodeConfig {
         address: url.endpoint.to_string().into(),
         target: Target::new(url.endpoint),
-        user: url.user,
-        password: url.password,
+        login: url.login.map_or_else(|| builder.login.clone(), Login::Fixed),
         db: parameters.db,
-        restart_guard: parameters.restart_guard.unwrap_or(default),
+        restart_guard: parameters.restart_guard.unwrap_or(builder.restart_guard),
         #[cfg(feature = "tls-no-provider")]
         tls: None,
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(feature = "unstable-tool")]
 use std::time::Duration;
@@ -22,6 +22,7 @@ use rustls::{
 };
 
 use super::error::ConfigError;
+use super::is_read_once;
 use super::url::{Endpoint, NodeUrl, TlsUrl};
 
 /// The longest file that is read.
@@ -48,9 +49,7 @@ const SESSIONS_PER_NODE: usize = 8;
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until a builder has it"]
 pub struct Tls {
-    ca: Option<Vec<u8>>,
-    /// The client's certificate and its key.
-    client: Option<(Vec<u8>, Vec<u8>)>,
+    pem: Pem,
     config: Option<Arc<ClientConfig>>,
 }
 
@@ -62,13 +61,15 @@ impl Tls {
 
     /// The trusted roots, as PEM: one certificate or more. They replace the roots of the system.
     pub fn ca_pem(self, pem: impl Into<Vec<u8>>) -> Tls {
-        Tls { ca: Some(pem.into()), ..self }
+        let [_, cert, key] = self.pem;
+        Tls { pem: [Some(pem.into()), cert, key], ..self }
     }
 
     /// The client's certificate, followed by any intermediate certificates, and its private key,
     /// each as PEM. The key must not be encrypted.
     pub fn client_cert_pem(self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
-        Tls { client: Some((cert.into(), key.into())), ..self }
+        let [ca, ..] = self.pem;
+        Tls { pem: [ca, Some(cert.into()), Some(key.into())], ..self }
     }
 
     /// Your own settings, for needs such as revocation lists or a key in a hardware module. They
@@ -88,17 +89,42 @@ impl Tls {
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
-            .field("ca_pem", &self.ca.is_some())
-            .field("client_cert_pem", &self.client.is_some())
+            .field("ca_pem", &self.pem[0].is_some())
+            .field("client_cert_pem", &self.pem[1].is_some())
             .field("unversioned_config", &self.config.is_some())
             .finish()
     }
+}
+
+/// The texts that settings are made of: the roots, the client's certificate, and its key.
+type Pem = [Option<Vec<u8>>; 3];
+/// The files with these texts.
+type Files = [Option<PathBuf>; 3];
+
+/// These texts, with what is in the files now.
+fn read_files(files: &Files, before: &Pem) -> Result<Pem, String> {
+    let mut pem = before.clone();
+    for ((parameter, path), text) in ["ca", "cert", "key"].iter().zip(files).zip(&mut pem) {
+        if let Some(path) = path {
+            *text = Some(read(parameter, path)?);
+        }
+    }
+    Ok(pem)
+}
+
+/// The file, if it can be read again, wherever the process goes.
+fn lasting(path: Option<PathBuf>) -> Option<PathBuf> {
+    let path = path.filter(|path| !is_read_once(path))?;
+    Some(std::path::absolute(&path).unwrap_or(path))
 }
 
 /// How to connect to one node. Not `Debug`: it contains a private key.
 #[derive(Clone)]
 pub(crate) struct NodeTls {
     config: Arc<ClientConfig>,
+    pem: Arc<Pem>,
+    /// Read again before each connection.
+    files: Files,
     /// The name that the server's certificate must have.
     name: ServerName<'static>,
     /// The settings of its address.
@@ -109,6 +135,21 @@ impl NodeTls {
     /// The client's side of a new connection, for any stream of bytes. It does no I/O.
     pub(crate) fn session(&self) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+    }
+
+    /// Whether files are read before each connection.
+    pub(crate) fn has_files(&self) -> bool {
+        self.files.iter().any(Option::is_some)
+    }
+
+    /// As the files are now. While they are unchanged, sessions can be resumed.
+    pub(crate) fn fresh(&self) -> Result<NodeTls, String> {
+        let pem = read_files(&self.files, &self.pem)?;
+        if pem == *self.pem {
+            return Ok(self.clone());
+        }
+        let config = finished(built(&self.url, &pem, system_roots)?);
+        Ok(NodeTls { config, pem: Arc::new(pem), ..self.clone() })
     }
 
     /// For certificates that are to be valid so much later. It resumes no session, since that would
@@ -172,13 +213,18 @@ impl<'a> Maker<'a> {
 
     fn make(&mut self, endpoint: &Endpoint, url: &TlsUrl) -> Result<NodeTls, String> {
         let name = server_name(endpoint, url)?;
-        let mut config = match self.tls.and_then(|tls| tls.config.as_ref()) {
-            Some(config) => self.own(url, config)?,
-            None => self.built(url)?,
+        let (cert, key) = url.client.as_ref().map(|(cert, key)| (cert, key)).unzip();
+        let files = [url.ca.as_ref(), cert, key].map(|path| path.map(PathBuf::from));
+        let (config, pem) = match self.tls.and_then(|tls| tls.config.as_ref()) {
+            Some(config) => (self.own(url, config)?, Pem::default()),
+            None => {
+                let memory = self.tls.map(|tls| tls.pem.clone()).unwrap_or_default();
+                let pem = read_files(&files, &memory)?;
+                (built(url, &pem, || self.system_roots())?, pem)
+            }
         };
-        config.enable_early_data = false;
-        config.resumption = Resumption::in_memory_sessions(SESSIONS_PER_NODE);
-        let node = NodeTls { config: Arc::new(config), name, url: url.clone() };
+        let (config, pem, files) = (finished(config), Arc::new(pem), files.map(lasting));
+        let node = NodeTls { config, pem, files, name, url: url.clone() };
         // Wrong settings fail here, not at each connection.
         node.session().map_err(|error| error.to_string())?;
         Ok(node)
@@ -186,7 +232,7 @@ impl<'a> Maker<'a> {
 
     /// From the caller's settings.
     fn own(&self, url: &TlsUrl, config: &ClientConfig) -> Result<ClientConfig, String> {
-        let tls = self.tls.is_some_and(|tls| tls.ca.is_some() || tls.client.is_some());
+        let tls = self.tls.is_some_and(|tls| tls.pem != Pem::default());
         if tls || url.ca.is_some() || url.client.is_some() || url.is_unverified {
             return Err("Tls::unversioned_config replaces all settings: leave out the others, \
                 and ca, cert, key and verify=no"
@@ -195,86 +241,83 @@ impl<'a> Maker<'a> {
         Ok(config.clone())
     }
 
-    fn built(&mut self, url: &TlsUrl) -> Result<ClientConfig, String> {
-        let builder = ClientConfig::builder_with_provider(provider()?)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| format!("the crypto provider does not fit: {error}"))?;
-        let builder = match url.is_unverified {
-            true => {
-                let schemes = builder.crypto_provider().signature_verification_algorithms;
-                let any = AnyServer(schemes.supported_schemes());
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
-            }
-            false => builder.with_root_certificates(self.roots(url)?),
-        };
-        match self.client(url)? {
-            None => Ok(builder.with_no_client_auth()),
-            Some((chain, key, what)) => {
-                builder.with_client_auth_cert(chain, key).map_err(|error| match error {
-                    rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                        format!("{what}: the key does not match the certificate")
-                    }
-                    error => format!("{what}: the key or the certificate cannot be used: {error}"),
-                })
-            }
-        }
-    }
-
-    fn roots(&mut self, url: &TlsUrl) -> Result<Arc<RootCertStore>, String> {
-        let (what, pem) = match (&url.ca, self.tls.and_then(|tls| tls.ca.as_ref())) {
-            (Some(path), _) => (format!("ca={path}"), &read("ca", path)?),
-            (None, Some(pem)) => ("Tls::ca_pem".to_owned(), pem),
-            (None, None) => return self.system_roots(),
-        };
-        let mut roots = RootCertStore::empty();
-        for (at, root) in certificates(&what, pem)?.into_iter().enumerate() {
-            roots.add(root).map_err(|error| {
-                format!("{what}: certificate {} cannot be a root: {error}", at + 1)
-            })?;
-        }
-        Ok(Arc::new(roots))
-    }
-
     fn system_roots(&mut self) -> Result<Arc<RootCertStore>, String> {
         if let Some(roots) = &self.system_roots {
             return Ok(Arc::clone(roots));
         }
-        let found = rustls_native_certs::load_native_certs();
-        let mut roots = RootCertStore::empty();
-        // Some systems have roots that rustls does not understand.
-        let (used, _) = roots.add_parsable_certificates(found.certs);
-        if used == 0 {
-            let errors = found.errors.first().map(|error| format!(": {error}"));
-            let errors = errors.unwrap_or_default();
-            return Err(format!(
-                "the system has no trusted roots{errors}; install ca-certificates, or write ca="
-            ));
-        }
-        Ok(Arc::clone(self.system_roots.insert(Arc::new(roots))))
-    }
-
-    fn client(&self, url: &TlsUrl) -> Result<Option<OwnCertificate>, String> {
-        let (certs, cert, keys, key) =
-            match (&url.client, self.tls.and_then(|tls| tls.client.as_ref())) {
-                (Some((cert, key)), _) => (
-                    format!("cert={cert}"),
-                    &read("cert", cert)?,
-                    format!("key={key}"),
-                    &read("key", key)?,
-                ),
-                (None, Some((cert, key))) => {
-                    let what = "Tls::client_cert_pem";
-                    (format!("the certificate of {what}"), cert, format!("the key of {what}"), key)
-                }
-                (None, None) => return Ok(None),
-            };
-        let chain = certificates(&certs, cert)?;
-        Ok(Some((chain, private_key(&keys, key)?, certs)))
+        Ok(Arc::clone(self.system_roots.insert(system_roots()?)))
     }
 }
 
-/// The client's certificates and key, and where the certificates come from.
-type OwnCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, String);
+fn finished(mut config: ClientConfig) -> Arc<ClientConfig> {
+    config.enable_early_data = false;
+    config.resumption = Resumption::in_memory_sessions(SESSIONS_PER_NODE);
+    Arc::new(config)
+}
+
+fn built(
+    url: &TlsUrl,
+    pem: &Pem,
+    system_roots: impl FnOnce() -> Result<Arc<RootCertStore>, String>,
+) -> Result<ClientConfig, String> {
+    let builder = ClientConfig::builder_with_provider(provider()?)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("the crypto provider does not fit: {error}"))?;
+    let [ca, cert, key] = pem;
+    let builder = match (url.is_unverified, ca) {
+        (true, _) => {
+            let schemes = builder.crypto_provider().signature_verification_algorithms;
+            let any = AnyServer(schemes.supported_schemes());
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
+        }
+        (false, Some(ca)) => builder.with_root_certificates(roots(url, ca)?),
+        (false, None) => builder.with_root_certificates(system_roots()?),
+    };
+    let (Some(cert), Some(key)) = (cert, key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let (certs, keys) = match &url.client {
+        Some((cert, key)) => (format!("cert={cert}"), format!("key={key}")),
+        None => {
+            let what = "Tls::client_cert_pem";
+            (format!("the certificate of {what}"), format!("the key of {what}"))
+        }
+    };
+    let (chain, key) = (certificates(&certs, cert)?, private_key(&keys, key)?);
+    builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            format!("{certs}: the key does not match the certificate")
+        }
+        error => format!("{certs}: the key or the certificate cannot be used: {error}"),
+    })
+}
+
+fn roots(url: &TlsUrl, pem: &[u8]) -> Result<Arc<RootCertStore>, String> {
+    let what =
+        url.ca.as_ref().map_or_else(|| "Tls::ca_pem".to_owned(), |path| format!("ca={path}"));
+    let mut roots = RootCertStore::empty();
+    for (at, root) in certificates(&what, pem)?.into_iter().enumerate() {
+        roots
+            .add(root)
+            .map_err(|error| format!("{what}: certificate {} cannot be a root: {error}", at + 1))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+fn system_roots() -> Result<Arc<RootCertStore>, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    // Some systems have roots that rustls does not understand.
+    let (used, _) = roots.add_parsable_certificates(found.certs);
+    if used == 0 {
+        let errors = found.errors.first().map(|error| format!(": {error}"));
+        let errors = errors.unwrap_or_default();
+        return Err(format!(
+            "the system has no trusted roots{errors}; install ca-certificates, or write ca="
+        ));
+    }
+    Ok(Arc::new(roots))
+}
 
 /// The caller's choice for the whole process, or ring.
 fn provider() -> Result<Arc<CryptoProvider>, String> {
@@ -306,23 +349,23 @@ fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>,
         .map_err(|_| format!("the {what} is neither a DNS name nor an IP address"))
 }
 
-fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
+fn read(parameter: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
     // A text in the place of a path may be a secret.
-    if path.contains("-----BEGIN") {
+    if path.to_string_lossy().contains("-----BEGIN") {
         return Err(format!("{parameter} names a file; Tls::new() takes PEM from memory"));
     }
-    let has_folder = Path::new(path)
-        .parent()
-        .is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir());
+    let has_folder =
+        path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir());
     let failed = |error: io::Error| match parameter == "key" && !has_folder {
         true => format!("{parameter}, the name of a file, cannot be read: {error}"),
-        false => format!("{parameter}={path} cannot be read: {error}"),
+        false => format!("{parameter}={shown} cannot be read: {error}"),
     };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     match bytes.len() as u64 > FILE_BYTES_MAX {
-        true => Err(format!("{parameter}={path} has more than {FILE_BYTES_MAX} bytes")),
+        true => Err(format!("{parameter}={shown} has more than {FILE_BYTES_MAX} bytes")),
         false => Ok(bytes),
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::credentials::Credentials;
 use super::error::ConfigError;
 use super::options::RestartGuard;
 
@@ -80,8 +81,7 @@ fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NodeUrl {
     pub(crate) endpoint: Endpoint,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Option<Credentials>,
     pub(crate) parameters: Parameters,
     /// Of an address with `rediss://`.
     #[cfg(feature = "tls-no-provider")]
@@ -375,12 +375,9 @@ impl<'a> Parts<'a> {
 
     /// The address, without its TLS settings.
     fn url(&self, endpoint: Endpoint, parameters: Parameters) -> Result<NodeUrl, String> {
-        let credentials = self.credentials.map(parse_credentials).transpose()?;
-        let (user, password) = credentials.unwrap_or_default();
         Ok(NodeUrl {
             endpoint,
-            user,
-            password,
+            login: self.credentials.map(parse_credentials).transpose()?,
             parameters,
             #[cfg(feature = "tls-no-provider")]
             tls: None,
@@ -480,7 +477,7 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
     }
 }
 
-fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
+fn parse_credentials(text: &str) -> Result<Credentials, String> {
     let (user, password) = text
         .split_once(':')
         .ok_or("there is a user but no password; write user:password@ or :password@")?;
@@ -489,7 +486,7 @@ fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), Str
     if password.is_empty() {
         return Err("the password is empty".to_owned());
     }
-    Ok(((!user.is_empty()).then_some(user), Some(password)))
+    Ok(Credentials { user: (!user.is_empty()).then_some(user), password })
 }
 
 fn parse_authority(text: &str, port_default: u16) -> Result<(String, u16), String> {
@@ -616,8 +613,7 @@ mod tests {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
         NodeUrl {
             endpoint,
-            user: None,
-            password: None,
+            login: None,
             parameters: Parameters::default(),
             #[cfg(feature = "tls-no-provider")]
             tls: None,
@@ -634,8 +630,7 @@ mod tests {
     #[test]
     fn accepted_forms() {
         let with = |user: Option<&str>, password: &str, db| NodeUrl {
-            user: user.map(str::to_owned),
-            password: Some(password.to_owned()),
+            login: Some(Credentials { user: user.map(str::to_owned), password: password.into() }),
             parameters: Parameters { db, ..Parameters::default() },
             ..tcp("h", 6379)
         };
@@ -691,7 +686,7 @@ mod tests {
     fn sentinels_of_one_master_are_one_address() {
         let long = "redis+sentinel://u:p@s1:26380,[::1],s3/my%20master?db=2\
             &sentinel_user=a&sentinel_password=b%26";
-        let Ok(NodeUrl { endpoint, user, password, parameters, .. }) = NodeUrl::parse(long) else {
+        let Ok(NodeUrl { endpoint, login, parameters, .. }) = NodeUrl::parse(long) else {
             panic!("it is accepted");
         };
         assert_eq!(endpoint.to_string(), "s1:26380,[::1]:26379,s3:26379/my master");
@@ -700,7 +695,7 @@ mod tests {
         };
         assert_eq!(sentinels.user.as_deref(), Some("a"));
         assert_eq!(sentinels.password.as_deref(), Some("b&"));
-        assert_eq!((user.as_deref(), password.as_deref()), (Some("u"), Some("p")));
+        assert!(login == Some(Credentials::new("p").user("u")));
         assert_eq!(parameters.db, 2);
         let table = [
             (

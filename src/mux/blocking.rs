@@ -30,7 +30,8 @@ pub(crate) fn dial(
     let stream = connect(addresses, deadline)?;
     #[cfg(feature = "tls-no-provider")]
     if let Some(tls) = &node.tls {
-        return Ok(Box::new(super::tls::blocking(tls, stream)?));
+        let tls = tls.fresh().map_err(io::Error::other)?;
+        return Ok(Box::new(super::tls::blocking(&tls, stream)?));
     }
     Ok(Box::new(stream))
 }

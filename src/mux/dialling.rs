@@ -80,7 +80,7 @@ impl Driver {
             Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
                 let addresses = &self.nodes[node].addresses;
                 let address = addresses[address % addresses.len()];
-                Socket::tcp(&self.registry, token, address, &self.config.nodes[node])
+                Socket::tcp(&self.registry, token, address, &self.nodes[node].settings)
             }
             Target::Unix(path) => Socket::unix(&self.registry, token, path),
         }

@@ -15,7 +15,7 @@ use super::records::Records;
 use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
 #[cfg(feature = "tls-no-provider")]
 use super::tls::TlsFailure;
-use crate::config::{Config, Target};
+use crate::config::{Config, NodeConfig, Target};
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
@@ -64,6 +64,8 @@ const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
 pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
     pub(super) beside: Option<Beside>,
+    /// With the TLS files of its last connection.
+    pub(super) settings: NodeConfig,
     pub(super) search: NodeSearch,
     /// Whether the node is to be connected as soon as its name is resolved.
     pub(super) is_awaited: bool,
@@ -85,14 +87,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new(target: &Target) -> Connection {
-        let addresses = match target {
+    fn new(settings: &NodeConfig) -> Connection {
+        let addresses = match &settings.target {
             Target::Address(address) => vec![*address],
             Target::Name { .. } | Target::Sentinel(_) | Target::Unix(_) => Vec::new(),
         };
         Connection {
             socket: None,
             beside: None,
+            settings: settings.clone(),
             search: NodeSearch::None,
             is_awaited: false,
             addresses,
@@ -122,7 +125,7 @@ impl Driver {
         config.client_name = format!("{name}:tag={:08x}:mark={mark}{own}", entropy.tag).into();
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(entropy));
-        let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();
+        let nodes = config.nodes.iter().map(Connection::new).collect();
         let mut records = Records::default();
         match config.nodes() {
             1 => records.note(Level::Warn, format_args!("{ONE_MASTER}")),
@@ -435,6 +438,7 @@ impl Driver {
         self.nodes[node].tried = 0;
         match &self.config.nodes[node].target {
             Target::Name { .. } | Target::Sentinel(_) => self.look_up(node),
+            _ if self.config.nodes[node].is_asked_for() => self.look_up(node),
             Target::Address(_) | Target::Unix(_) => self.try_address(node),
         }
     }

@@ -1,10 +1,10 @@
-//! Looks up a node's host name on a helper thread, which exists only while the lookup runs.
+//! Looks up a node's host name, and asks for its credentials and TLS files, on a helper thread. It
+//! exists only while the lookup runs.
 //!
 //! A node has one lookup at a time. No system can abort a lookup, so a lookup that exceeds the
 //! connect timeout continues, and no second one starts beside it. Later tries wait for it, each for
 //! its own connect timeout. If it ends between two tries, the next try uses its result.
 
-use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -13,12 +13,22 @@ use mio::{Registry, Token};
 
 use super::failure::Failed;
 use super::sentinel::Located;
+use crate::config::{Credentials, NodeConfig};
+use crate::outcome::NodeOutcome;
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{LookupWaker, Trigger};
 
 /// The result of a lookup.
-pub(super) type Found = io::Result<Located>;
+pub(super) type Found = Result<Box<Ready>, Failed>;
+
+/// What a connection needs.
+pub(super) struct Ready {
+    pub(super) located: Located,
+    /// Those of the node, as its files are now.
+    pub(super) settings: NodeConfig,
+    pub(super) credentials: Option<Credentials>,
+}
 
 /// The state of the lookup of a node's name.
 #[derive(Default)]
@@ -28,9 +38,9 @@ pub(super) enum NodeSearch {
     Running(Lookup),
     /// Sentinels have named the address, and are asked whether there was a failover.
     Watching(Lookup),
-    /// A lookup that ended after its try had timed out, or found a failover; its addresses are for
-    /// the next try.
-    Over(Located),
+    /// A lookup that ended after its try had timed out, or found a failover; its result is for the
+    /// next try.
+    Over(Box<Ready>),
 }
 
 /// A running lookup.
@@ -64,7 +74,7 @@ impl Lookup {
                 let sender = sender;
                 let found = look_up(&stopped);
                 let error = found.as_ref().and_then(|found| found.as_ref().err());
-                let failure = error.map(ToString::to_string);
+                let failure = error.and_then(|failed| failed.words.clone());
                 // Sending fails only if the client is gone.
                 if let Some(found) = found {
                     let _ = sender.send(found);
@@ -86,7 +96,10 @@ impl Lookup {
         match self.found.get_mut().unwrap_or_else(PoisonError::into_inner).try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the resolver panicked"))),
+            Err(TryRecvError::Disconnected) => {
+                let words = "the resolver panicked".to_owned();
+                Some(Err(Failed::with(NodeOutcome::Unresolved, words)))
+            }
         }
     }
 }

@@ -50,6 +50,7 @@ impl Engine {
         let now = self.clamp(now);
         let at = &mut self.nodes[node];
         match event {
+            NodeEvent::Credentials(credentials) => at.credentials = Some(credentials.clone()),
             NodeEvent::Elected { master_for } => at.guard.elected(master_for),
             NodeEvent::Located(endpoint) => at.link.endpoint = Some(endpoint.into()),
             NodeEvent::Trying(address) => at.link.tried.push(address.into()),

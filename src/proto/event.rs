@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::command::{Foreign, Replication};
+use crate::config::Credentials;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 
@@ -15,6 +16,9 @@ pub enum NodeEvent<'a> {
     /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS
     /// handshake is in progress ([`Phase::Tls`]).
     Connecting(Phase),
+    /// The credentials for the requested connection, if they are not those of an address: see
+    /// [`Builder::credentials`](crate::Builder::credentials). They stay until the next ones.
+    Credentials(&'a Credentials),
     /// Sentinels have named the server to which the requested connection leads.
     Elected {
         /// How long it had been the master at a moment, if they reported it: the engine trusts no

@@ -324,15 +324,19 @@ fn last_free_permit_is_found() {
             let taken: Vec<_> = taken
                 .map(|slot| others.try_lock(format!("s{{permit}}:{slot}"), TTL).unwrap())
                 .collect();
+            // A quorum has answered; a permit is free or taken where all have.
+            assert_eq!(others.shutdown(PATIENT), 0);
             for _ in 0..2 {
                 let permit = semaphore.try_acquire(TTL).unwrap();
                 assert_eq!(permit.resource().as_bytes(), format!("s{{permit}}:{free}").as_bytes());
                 assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
                 assert!(permit.unlock().unwrap().was_held());
+                assert_eq!(redlock.shutdown(PATIENT), 0);
             }
             for lock in taken {
                 assert!(lock.unlock().unwrap().was_held());
             }
+            assert_eq!(others.shutdown(PATIENT), 0);
         }
         drop(redlock);
     }

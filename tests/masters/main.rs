@@ -6,6 +6,7 @@
 #![allow(missing_docs)]
 
 mod counts;
+mod credentials;
 mod deletes;
 mod endings;
 mod examples;

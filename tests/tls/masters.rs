@@ -1,5 +1,6 @@
 //! Locks over TLS, on real masters.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -120,6 +121,47 @@ fn killed_connection_resumes_its_session() {
         let firsts = tap.first_flights();
         assert!(firsts[0] > firsts[1] + 300, "{protocol}: bytes of the servers' first: {firsts:?}");
     }
+}
+
+/// R32: a broken file fails the connections that follow, and no other.
+#[test]
+fn replaced_certificate_is_shown_with_the_next_connection() {
+    let authority = Authority::new();
+    let master = start_with_tls(&authority.sign(&["127.0.0.1"]), &["--tls-auth-clients", "yes"]);
+    let (old, new) = (authority.sign(&["old"]), authority.sign(&["new"]));
+    let (cert, key) = (authority.file("me.pem"), authority.file("me-key.pem"));
+    let replace = |files: &TlsFiles| {
+        fs::copy(&files.cert, &cert).unwrap();
+        fs::copy(&files.key, &key).unwrap();
+    };
+    replace(&old);
+    let files = format!("&cert={}&key={}", cert.display(), key.display());
+    let tap = Tap::start(tls_addr(&master), usize::MAX);
+    let url = format!("rediss://{}?ca={}{files}", tap.addr(), authority.ca().display());
+    let redlock = all_ready(&patient([url]));
+    locks_and_unlocks(&redlock);
+
+    fs::write(&cert, "-----BEGIN CERTIFICATE-----\nzqx\n").unwrap();
+    locks_and_unlocks(&redlock);
+    end_connection(&master);
+    let why = format!("TLS failed (other): cert={} is damaged", cert.display());
+    soon("it is said why", || {
+        let error = redlock.try_lock(KEY, TTL).err().map(|it| it.to_string());
+        error.is_some_and(|text| text.contains(&why) && !text.contains("zqx"))
+    });
+    fs::remove_file(&cert).unwrap();
+    let why = format!("cert={} cannot be read: No such file", cert.display());
+    soon("it is said why", || {
+        redlock.try_lock(KEY, TTL).is_err_and(|error| error.to_string().contains(&why))
+    });
+    replace(&new);
+    soon("it is connected again", || {
+        redlock.try_lock(KEY, TTL).is_ok_and(|lock| lock.unlock().is_ok())
+    });
+    locks_and_unlocks(&redlock);
+    // Nothing of the session of the old certificate was resumed: the server showed its own again.
+    let firsts = tap.first_flights();
+    assert!(firsts[1].abs_diff(firsts[0]) < 300, "bytes of the servers' first: {firsts:?}");
 }
 
 #[test]

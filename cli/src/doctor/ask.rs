@@ -192,7 +192,7 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
 
 fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> {
     let access = access_without_password(config, node)?;
-    if access == Access::Closed && config.master(node).password.is_none() {
+    if access == Access::Closed && !config.master(node).has_password {
         return Err(Obstacle::NeedsPassword);
     }
     let is_open = access == Access::Open;

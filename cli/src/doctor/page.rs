@@ -142,7 +142,7 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
                 "Set REDISCLI_AUTH to the password of admin before you run the commands; if your \
                  administrator has another name, write that.",
             );
-        } else if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
+        } else if (0..config.nodes()).any(|node| config.master(node).has_password) {
             tail.push("The commands contain no password: set REDISCLI_AUTH before you run them.");
         }
         let is_closed = |node| {

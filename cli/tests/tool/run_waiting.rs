@@ -1,12 +1,14 @@
 //! `muxlock run` while it waits: for the holder, for masters, and the lines that say so.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::ChildStderr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{ChildStderr, Stdio};
 use std::time::Duration;
 
 use muxlock::LockGuard;
 use muxlock::testing::{Master, Masters};
-use testbed::{TTL, soon, timed};
+use testbed::{Folder, TTL, ask, pause, soon, timed};
 
 use super::cli::{client, muxlock, run, start, this_client};
 use super::run::{Running, signal, unhurried};
@@ -19,7 +21,7 @@ struct Waiting {
 
 impl Waiting {
     fn start(list: &str, args: &[&str]) -> Waiting {
-        let mut running = Running::start(&mut unhurried(list, args));
+        let mut running = Running::start(unhurried(list, args).stdin(Stdio::piped()));
         let lines = BufReader::new(running.0.stderr.take().unwrap());
         Waiting { running, lines }
     }
@@ -101,6 +103,48 @@ fn slow_wait_without_end_says_that_masters_refuse_and_goes_on() {
     assert!(line.contains("not authenticated") && !line.contains("sesame"), "{line}");
     signal("INT", waiting.running.id());
     assert_eq!(waiting.end().0, 130);
+}
+
+/// The holder keeps its lock, and a client that waits gets it.
+#[test]
+fn changed_password_file_is_read_by_commands_that_run_and_wait() {
+    let masters = Masters::start(3).unwrap();
+    let folder = Folder::create("rotated");
+    let file = folder.0.join("password");
+    let write = |text: &str| {
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let each = |words: &[&str]| masters.iter().for_each(|it| drop(ask(it, words)));
+    each(&["ACL", "SETUSER", "locker", "on", ">zqxone", "~*", "&*", "+@all"]);
+    write("zqxwrong\n");
+    let login = ["--user", "locker", "--password-file", file.to_str().unwrap()];
+    let list: Vec<_> = masters.iter().map(|it| it.url()).collect();
+    let start = |args: &[&str]| Waiting::start(&list.join(" "), &[&login, args].concat());
+
+    let mut holder = start(&["--wait", "forever", "--ttl", "3s", "r", "--", "cat"]);
+    let line = holder.line("waiting for r: 0 of 3 masters can vote");
+    assert!(line.contains("WRONGPASS") && !line.contains("zqx"), "{line}");
+    fs::remove_file(&file).unwrap();
+    // The line that it writes each minute has the reason; a new command has it at once.
+    let (code, _, err) = start(&["r", "true"]).end();
+    assert!(code == 125 && err.contains("No such file"), "{err}");
+    write("zqxone\n");
+    let is_held = || masters.iter().filter(|it| it.pttl(b"r").unwrap() > 0).count() >= 2;
+    soon("it holds the lock", is_held);
+
+    let mut waiting = start(&["--wait", "forever", "r", "echo", "done"]);
+    waiting.line("waiting for r: ");
+    each(&["ACL", "SETUSER", "locker", ">zqxtwo"]);
+    write("zqxtwo\n");
+    each(&["ACL", "SETUSER", "locker", "<zqxone"]);
+    each(&["CLIENT", "KILL", "USER", "locker"]);
+    // Longer than its TTL.
+    pause(Duration::from_secs(4));
+    assert!(is_held(), "it is renewed");
+    drop(holder.running.0.stdin.take());
+    assert_eq!(holder.end(), (0, String::new(), String::new()));
+    assert_eq!(waiting.end(), (0, "done\n".into(), String::new()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use muxlock::Builder;
 use muxlock::testing::{Masters, Value as Answer};
-use testbed::{Folder, TTL};
+use testbed::{Folder, TTL, ask, soon};
 
 use crate::cli::{muxlock, run, start};
 use crate::run::{Running, first_line, unhurried};
@@ -81,6 +81,44 @@ fn service_and_tool_exclude_each_other() {
     expect("contended true");
     tool.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(tool.end(), (0, String::new(), String::new()));
+    drop(input);
+    assert!(service.0.wait().unwrap().success());
+}
+
+/// The same process, after its connections ended.
+#[test]
+fn service_reads_a_password_file_again() {
+    let masters = Masters::start(3).unwrap();
+    let folder = Folder::create("settings-rotated");
+    let secret = folder.0.join("secret");
+    let each = |words: &[&str]| masters.iter().for_each(|it| drop(ask(it, words)));
+    each(&["ACL", "SETUSER", "locker", "on", ">one", "~*", "&*", "+@all"]);
+    fs::write(&secret, "one").unwrap();
+    let list: Vec<_> = masters.iter().map(|it| it.url()).collect();
+    let mut service = Command::new(env::current_exe().unwrap());
+    service.args(["--exact", "settings::service_takes_its_settings_from_the_environment"]);
+    // Relative to the folder in which it starts.
+    service.current_dir(&folder.0).env("MUXLOCK_PASSWORD_FILE", "secret");
+    service.env("MUXLOCK_USER", "locker").env("MUXLOCK_NODES", list.join(" "));
+    service.env("MUXLOCK_RESTART_GUARD", "off").env("MUXLOCK_CONNECT_TIMEOUT", "20s");
+    service.env("MUXLOCK_NODE_TIMEOUT", "2s").arg("--nocapture").env(SERVICE, "1");
+    let mut service = Running::start(service.stdin(Stdio::piped()));
+    let mut said = BufReader::new(service.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut input = service.0.stdin.take().unwrap();
+    assert!(said.any(|line| line.ends_with("ready")));
+    each(&["ACL", "SETUSER", "locker", ">two"]);
+    fs::write(&secret, "two").unwrap();
+    each(&["ACL", "SETUSER", "locker", "<one"]);
+    each(&["CLIENT", "KILL", "USER", "locker"]);
+    soon("it locks again", || {
+        input.write_all(b"one\n").unwrap();
+        let is_held = said.next().unwrap() == "held one";
+        if is_held {
+            input.write_all(b"\n").unwrap();
+            assert_eq!(said.next().unwrap(), "released");
+        }
+        is_held
+    });
     drop(input);
     assert!(service.0.wait().unwrap().success());
 }

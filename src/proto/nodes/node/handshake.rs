@@ -28,7 +28,7 @@ impl Node {
     /// The steps of a handshake with this node.
     pub(crate) fn steps(&self) -> impl Iterator<Item = HandshakeStep> + use<> {
         let (settings, asks) = (self.guard.settings(), self.guard.asks_for_sighting());
-        let first = settings.password.is_some().then_some(HandshakeStep::Authenticate);
+        let first = self.credentials.is_some().then_some(HandshakeStep::Authenticate);
         let second = (settings.db != 0).then_some(HandshakeStep::Select);
         let sighting = asks.then_some(HandshakeStep::Sighting);
         first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([HandshakeStep::Probe])
@@ -47,8 +47,8 @@ impl Node {
     fn step_command(&self, step: HandshakeStep) -> Command<'_> {
         match step {
             HandshakeStep::Authenticate => Command::Authenticate(Credentials {
-                user: self.guard.settings().user.as_deref(),
-                password: self.guard.settings().password.as_deref().unwrap_or_default(),
+                user: self.credentials.as_ref().and_then(|it| it.user.as_deref()),
+                password: self.password().unwrap_or_default(),
             }),
             HandshakeStep::Select => Command::Select { db: self.guard.settings().db },
             HandshakeStep::SetName => Command::SetName(self.config.client_name.as_bytes()),

@@ -24,7 +24,7 @@ use pipeline::Pipeline;
 pub(crate) use pipeline::SILENCE_MAX;
 use suspicion::Suspicion;
 
-use crate::config::Config;
+use crate::config::{Config, Credentials, Login};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, QuarantineCause, Unfit};
 use crate::proto::command::{Foreign, ReleaseWith, Reply, ServerError};
@@ -85,10 +85,16 @@ pub struct Node {
     pub(crate) guard: Guard,
     errors: Errors,
     last_vote: Vote,
+    /// For the next handshake.
+    pub(crate) credentials: Option<Credentials>,
 }
 
 impl Node {
     pub(crate) fn new(config: Arc<Config>, index: usize) -> Node {
+        let credentials = match &config.nodes[index].login {
+            Login::Fixed(credentials) => Some(credentials.clone()),
+            Login::None | Login::Asked { .. } => None,
+        };
         Node {
             link: Link::new(config.connect_timeout),
             pipeline: Pipeline::new(config.node_timeout),
@@ -98,7 +104,12 @@ impl Node {
             index,
             errors: Errors::default(),
             last_vote: Vote::PENDING,
+            credentials,
         }
+    }
+
+    fn password(&self) -> Option<&str> {
+        self.credentials.as_ref().map(|it| &*it.password)
     }
 
     /// The handshake is complete, and the server may vote.
@@ -378,7 +389,11 @@ impl Node {
                     Phase::Reply => ("node_timeout", self.config.node_timeout),
                     _ => ("connect_timeout", self.config.connect_timeout),
                 };
-                Some(format!("longer than {name} ({limit:?})").into())
+                let with = match (phase, &self.guard.settings().login) {
+                    (Phase::Lookup, Login::Asked { .. }) => " with the question for credentials",
+                    _ => "",
+                };
+                Some(format!("longer than {name} ({limit:?}){with}").into())
             }
             _ => None,
         };
@@ -478,18 +493,17 @@ impl Node {
 
     /// Keeps an error's message for reports.
     pub(crate) fn keep_error(&mut self, error: ServerError) {
-        self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
+        self.errors.keep(error, self.credentials.as_ref().map(|it| &*it.password));
     }
 
     /// Keeps the words for a failure that follows.
     pub(crate) fn keep_failure(&mut self, outcome: NodeOutcome, words: &str) {
-        let password = self.config.nodes[self.index].password.as_deref();
+        let password = self.credentials.as_ref().map(|it| &*it.password);
         self.errors.keep_failure(outcome, words, password);
     }
 
     /// Keeps what another kind of server has sent first.
     pub(crate) fn keep_foreign(&mut self, peer: Foreign<'_>) {
-        let password = self.config.nodes[self.index].password.as_deref();
-        self.link.foreign = Some(errors::foreign(peer, password).into());
+        self.link.foreign = Some(errors::foreign(peer, self.password()).into());
     }
 }
