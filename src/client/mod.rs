@@ -70,7 +70,8 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// Cloning is cheap: all clones and threads share one connection to each master. A client has no
 /// thread of its own, except to renew locks ([`LockGuard::keep_alive`]), to repeat a release that
-/// masters refused, to look up host names ([`Builder::resolver`]) and to watch Sentinels. A calling thread sends its own commands and,
+/// masters refused, to look up host names ([`Builder::resolver`]) and credentials
+/// ([`Builder::credentials`]), and to watch Sentinels. A calling thread sends its own commands and,
 /// while it waits, runs the event loop for all threads. So the client connects, notices a lost
 /// connection and reconnects only during calls and renewals.
 ///

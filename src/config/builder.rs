@@ -99,6 +99,8 @@ impl Builder {
     /// - `verify=no` trusts every server, so the connection is not protected against an attacker in
     ///   the network. The client logs a warning.
     ///
+    /// The files are checked when the client is built, and read again before each connection.
+    ///
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of only this master.
     ///
     /// The client uses a numeric IP address directly. It looks up a host name before each
@@ -271,13 +273,12 @@ impl Builder {
     /// Credentials that change, such as the tokens of a cloud service: for each node whose address
     /// has none. The function gets the node's address as reports show it, such as `10.0.0.1:6379`.
     ///
-    /// The client calls it before each connection, also for a numeric address, on the thread of the
+    /// The client calls it before each connection, even to a numeric address, on the thread of the
     /// lookup: see [`resolver`](Builder::resolver) for a function that blocks, is slow or never
-    /// returns. If it fails or panics, the node gives no vote
-    /// ([`NodeOutcome::NoCredentials`](crate::node::NodeOutcome::NoCredentials)), and the client
-    /// asks again with growing delays. Reports and log records show the error, so leave secrets out
-    /// of it. The client does not call the function for a connection that is established, even if
-    /// its token expires: most servers do not end such a connection.
+    /// returns. Calls for several nodes can overlap. If a call fails or panics, the node gives no
+    /// vote ([`NodeOutcome::NoCredentials`](crate::node::NodeOutcome::NoCredentials)), and the
+    /// client asks again with growing delays. Reports and log records show the error, so leave
+    /// secrets out of it. An established connection stays as it is when its token expires.
     ///
     /// ```no_run
     /// use muxlock::Redlock;

@@ -40,7 +40,8 @@ impl Builder {
     /// The settings of the environment variables `MUXLOCK_NODES`, `MUXLOCK_PASSWORD_FILE`,
     /// `MUXLOCK_PREFIX`, `MUXLOCK_MAX_TTL` and so on, which the command-line tool reads too. The
     /// page [settings](crate::guide::settings) lists all of them. An empty variable counts as
-    /// unset. Feature `env`.
+    /// unset. The password file is read again before each connection, and is for all addresses
+    /// without a password; [`credentials`](Builder::credentials) replaces it. Feature `env`.
     ///
     /// On success, the builder has at least one master, and a setter replaces a setting of the
     /// environment. [`node`](Builder::node) and [`nodes`](Builder::nodes) add masters to those of
