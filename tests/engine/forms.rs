@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::limits::SLOTS_MAX;
-use muxlock::node::{NodeOutcome, ReleaseWith};
+use muxlock::node::NodeOutcome;
 use muxlock::proto::{
     Cancelled, Done, Fencing, Lease, NodeEvent, OpId, Patience, ReleaseHow, Reply, Step,
 };
@@ -22,8 +22,6 @@ const ALL: [usize; 3] = [0, 1, 2];
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 const YES: Reply = Reply::Integer(1);
 const NO: Reply = Reply::Integer(0);
-/// What the script answers where a key was absent and was set.
-const HEALED: Reply = Reply::Integer(2);
 /// How many slots are tried without a pause (K8).
 const SLOTS_TRIED_MAX: u32 = 9;
 /// Eight overtake delays where the masters answer at once.
@@ -103,15 +101,6 @@ fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 5] {
     ]
 }
 
-/// What frees each, where `p:` is the key prefix.
-const PREFIXED_FREES: [&str; 5] = [
-    "free p:a p:b",
-    "free share p:r p:r:intent",
-    "RELEASE p:r",
-    "RELEASE p:s{permit}:0",
-    "free p:r p:r:as",
-];
-
 fn ready_with(configure: impl FnOnce(Builder) -> Builder) -> Scenario {
     Scenario::with(3, configure).all_ready()
 }
@@ -186,36 +175,6 @@ fn asked_slot(scenario: &mut Scenario) -> Option<u32> {
 
 // Verdicts.
 
-/// R4: with the q-th yes, and with the no that makes a quorum impossible.
-#[test]
-fn each_form_is_decided_at_the_first_inevitable_moment() {
-    for (resource, take, release) in forms() {
-        let mut scenario = Scenario::ready(5);
-        once(&mut scenario, resource.clone());
-        assert_eq!(scenario.drain(), [Acted::Take(vec![0, 1, 2, 3, 4], 1)]);
-        assert_eq!(scenario.take_said(), [take]);
-        scenario.replies([4, 0], YES);
-        scenario.reply(3, NO);
-        scenario.nothing_done();
-        scenario.reply(1, YES);
-        let lease = scenario.acquired().unwrap();
-        assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1, 4]);
-        assert!(lease.remaining(scenario.now) < TTL && lease.fencing_token().is_none());
-        scenario.engine.abandon(scenario.now, lease);
-        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2, 3, 4], 1)]);
-        assert_eq!(scenario.take_said(), [release]);
-
-        let mut scenario = Scenario::ready(5);
-        once(&mut scenario, resource);
-        scenario.drain();
-        scenario.replies([4, 0], YES);
-        scenario.replies([3, 2], NO);
-        scenario.nothing_done();
-        scenario.reply(1, NO);
-        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
-    }
-}
-
 /// R4, R10: on every node, whatever it said, behind what was to take the lock.
 #[test]
 fn each_form_is_undone_behind_its_command() {
@@ -272,29 +231,6 @@ fn cancelled_form_is_undone() {
         scenario.replies(ALL, YES);
         scenario.replies(ALL, YES);
         at_rest(&mut scenario);
-    }
-}
-
-/// Each key, and no other.
-#[test]
-fn prefix_stands_before_every_key() {
-    let takes = [
-        "take p:a p:b",
-        "take share p:r p:r:intent",
-        "take p:r p:r:intent",
-        "take p:s{permit}:0 p:s{permit}:1 p:s{permit}:2 at 0",
-        "take p:r p:r:as",
-    ];
-    for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(PREFIXED_FREES) {
-        let resource = if take.contains(" at ") { slots(3) } else { held.clone() };
-        let mut scenario = ready_with(|builder| builder.key_prefix("p:"));
-        once(&mut scenario, resource);
-        assert_eq!(said(&mut scenario), [take]);
-        scenario.replies(ALL, YES);
-        let lease = scenario.acquired().unwrap();
-        assert_eq!(lease.resource(), &held, "the name has no prefix");
-        scenario.engine.abandon(scenario.now, lease);
-        assert_eq!(said(&mut scenario), [free]);
     }
 }
 
@@ -660,50 +596,6 @@ fn k9_who_is_notified_in_vain_or_gives_up_leaves_its_position() {
     assert!(scenario.drain().contains(&leaves));
 }
 
-/// K9: whoever is the first now asks, and so do all that may share the lock; one that was dropped
-/// queues up again.
-#[test]
-fn k9_first_in_the_queue_asks_and_one_that_is_out_queues_up_again() {
-    let mut scenario = queueing();
-    let queue_node = standing(&mut scenario, share());
-    wait(&mut scenario, share(), 100 * SECOND);
-    scenario.drain();
-    scenario.notify(queue_node, "or");
-    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    for letter in ["pr", "gr"] {
-        let mut scenario = queueing();
-        let queue_node = standing(&mut scenario, share());
-        wait(&mut scenario, share(), 100 * SECOND);
-        scenario.drain();
-        scenario.notify(queue_node, letter);
-        let acted = scenario.drain();
-        assert!(matches!(acted[..], [Acted::Take(..), Acted::Take(..)]), "{letter}: {acted:?}");
-    }
-}
-
-/// K9: those who wait behind one that had its turn queue up behind the other clients.
-#[test]
-fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
-    for is_handed_over in [false, true] {
-        let mut scenario = queueing();
-        let queue_node = standing(&mut scenario, alone());
-        wait(&mut scenario, alone(), 100 * SECOND);
-        scenario.drain();
-        scenario.notify(queue_node, "gr");
-        scenario.drain();
-        scenario.replies(ALL, YES);
-        let mut lease = scenario.acquired().unwrap();
-        match is_handed_over {
-            false => scenario.engine.abandon(scenario.now, lease),
-            true => scenario.engine.let_go(scenario.now, &mut lease),
-        }
-        let acted = scenario.drain();
-        let behind =
-            [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(queue_node, waits));
-        assert!(acted.ends_with(&behind), "handed over: {is_handed_over}, {acted:?}");
-    }
-}
-
 /// K9: a lock that has expired takes no message for itself.
 #[test]
 fn k9_message_after_a_lock_has_expired_is_for_the_next() {
@@ -734,66 +626,6 @@ fn k9_set_waits_for_the_lock_that_was_named() {
         scenario.notify(queue_node, waits_for);
         assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{waits_for}");
     }
-}
-
-/// K9: who holds several keys of a set is named by the first, and may have come from the queue of
-/// the next one: a set that is alone in the one queue looks for others in the other.
-#[test]
-fn k9_set_that_is_alone_waits_for_its_next_key() {
-    for (others, expected) in [(0, "aabba"), (1, "aabbb")] {
-        let mut scenario = queueing();
-        wait(&mut scenario, set(), 100 * SECOND);
-        for (round, waits_for) in expected.chars().enumerate() {
-            let acted = scenario.drain();
-            assert!(matches!(acted[..], [Acted::Take(..)]), "{round}: {acted:?}");
-            // The holder has both.
-            scenario.replies(ALL, Reply::Integer(2));
-            let acted = scenario.drain();
-            scenario.replies(ALL, NO);
-            let before = if waits_for == 'a' { 0 } else { others };
-            let position = Reply::Integer((before << 40) + 10_002);
-            let (_, joined) = follow(&mut scenario, acted, position);
-            // It waits for one of them, and leaves the queue of the other.
-            let other = if waits_for == 'a' { "nb" } else { "na" };
-            scenario.notify(joined[0], other);
-            let left = [Acted::Wait(joined[0], Waits::StepOut(Step::Out))];
-            assert_eq!(scenario.drain(), left, "{round} of {expected}");
-            scenario.reply(joined[0], NO);
-            scenario.pass(SECOND / 4);
-        }
-    }
-}
-
-/// K9: one that is alone at each of its keys leaves room for the visits of others.
-#[test]
-fn k9_set_of_many_keys_waits_for_a_few_of_them() {
-    let names: Vec<String> = (0..70).map(|index| format!("k{index:02}")).collect();
-    let mut scenario = queueing();
-    let set = wait(&mut scenario, Resource::all(&names).unwrap(), 100 * SECOND);
-    for _ in 0..1_000 {
-        let acted = scenario.drain();
-        if matches!(acted[..], [Acted::Take(..)]) {
-            // The first one is held, by a client that waits in no queue.
-            scenario.replies(ALL, Reply::Integer(2));
-            continue;
-        }
-        if matches!(acted[..], [Acted::Release(..), ..]) {
-            scenario.replies(ALL, NO);
-        }
-        follow(&mut scenario, acted, Reply::Integer(0));
-        scenario.pass(Duration::from_millis(1));
-    }
-    assert!(matches!(scenario.engine.cancel(scenario.now, set), Cancelled::Acquisition));
-    let acted = scenario.drain();
-    if matches!(acted[..], [Acted::Release(..), ..]) {
-        scenario.replies(ALL, NO);
-    }
-    follow(&mut scenario, acted, NO);
-    wait(&mut scenario, share(), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, NO);
-    let acted = scenario.drain();
-    assert!(matches!(acted[..], [Acted::Release(..), Acted::Wait(..)]), "{acted:?}");
 }
 
 /// K9: a local queue of plain locks of the same client lets another kind in after as many turns as
@@ -881,69 +713,6 @@ fn k9_position_of_a_local_queue_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
-/// A plain lock goes to the next in the local queue. Returns the node that was asked how many
-/// others wait, which are so many, and the next lease.
-fn handed_over(scenario: &mut Scenario, lease: Lease, others: i64) -> (usize, Lease) {
-    scenario.engine.abandon(scenario.now, lease);
-    let acted = scenario.drain();
-    let [_, Acted::ReleaseAtQueue(counted, ..), Acted::Set(..)] = acted[..] else {
-        panic!("{acted:?}")
-    };
-    scenario.replies(ALL.into_iter().filter(|node| *node != counted), YES);
-    scenario.reply(counted, Reply::Integer(1 + 2 * others));
-    scenario.replies(ALL, Reply::Ok);
-    (counted, scenario.acquired().unwrap())
-}
-
-/// K9: a local queue of the same client may have seen others at another node: it has no position
-/// where the other kind has one, so that is left (W12).
-#[test]
-fn k9_position_that_a_local_queue_does_not_share_is_left() {
-    let mut scenario = queueing();
-    wait(&mut scenario, plain("r"), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, Reply::Ok);
-    let mut lease = scenario.acquired().unwrap();
-    (0..3).for_each(|_| {
-        wait(&mut scenario, plain("r"), 100 * SECOND);
-    });
-    let queue_node = standing(&mut scenario, share());
-    for others in [0, 1] {
-        let (node, next) = handed_over(&mut scenario, lease, others);
-        assert_eq!(node != queue_node, others == 1);
-        lease = next;
-    }
-    scenario.engine.abandon(scenario.now, lease);
-    let acted = scenario.drain();
-    assert!(matches!(acted[..], [_, Acted::Take(..), Acted::Set(..)]), "{acted:?}");
-    scenario.replies(ALL, YES);
-    scenario.replies(ALL, YES);
-    assert!(scenario.acquired().is_ok());
-    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
-}
-
-/// K9: the same if it was once the local queue's, which has another position by now.
-#[test]
-fn k9_position_of_a_local_queue_that_holds_the_lock_elsewhere_is_left() {
-    let mut scenario = queueing();
-    let queue_node = passed_on(&mut scenario);
-    scenario.replies(ALL, YES);
-    let expired = scenario.acquired().unwrap();
-    scenario.pass(TTL);
-    wait(&mut scenario, plain("r"), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, Reply::Ok);
-    let mut lease = scenario.acquired().unwrap();
-    for others in [0, 1] {
-        wait(&mut scenario, plain("r"), 100 * SECOND);
-        let (node, next) = handed_over(&mut scenario, lease, others);
-        assert_eq!(node != queue_node, others == 1);
-        lease = next;
-    }
-    scenario.engine.abandon(scenario.now, expired);
-    assert_eq!(scenario.drain()[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
-}
-
 /// Takes locks without a pause until the engine asks for a position before it asks for another.
 /// Returns how many it took, and where the engine looks.
 fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
@@ -1005,226 +774,6 @@ fn k9_series_of_locks_lets_those_in_the_queue_come_first() {
     }
 }
 
-/// K9: others may wait where this client would not, because its votes do not count for it.
-#[test]
-fn k9_series_of_locks_looks_also_where_its_own_would_not_stand() {
-    for distrusted in ALL {
-        let mut scenario = ready_with(|builder| {
-            let marked = builder.restart_guard(RestartGuard::Off).flush_marker("alive");
-            marked.waiting(muxlock::settings::Waiting::Queue)
-        });
-        wait(&mut scenario, alone(), 100 * SECOND);
-        scenario.drain();
-        scenario.reply(distrusted, Reply::Integer(-600_000));
-        scenario.replies(ALL.into_iter().filter(|node| *node != distrusted), YES);
-        let lease = scenario.acquired().unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.replies(ALL, YES);
-        let mut queue_nodes = Vec::new();
-        for _ in 0..6 {
-            let (_, queue_node) = row(&mut scenario, &alone());
-            queue_nodes.push(queue_node);
-            scenario.reply(queue_node, Reply::Integer(0));
-            assert_eq!(looks(&mut scenario), None, "no others are there");
-            take_and_give_up(&mut scenario);
-        }
-        assert!(ALL.iter().all(|node| queue_nodes.contains(node)), "{distrusted}: {queue_nodes:?}");
-        assert_ne!(queue_nodes[0], distrusted);
-    }
-}
-
-/// K9: others may wait for any key of a set.
-#[test]
-fn k9_series_of_sets_ends_with_a_look_at_each_key() {
-    let mut scenario = queueing();
-    let (count, mut queue_node) = row(&mut scenario, &set());
-    assert_eq!(count, 4);
-    scenario.reply(queue_node, Reply::Integer(0));
-    queue_node = looks(&mut scenario).expect("there is another key");
-    scenario.reply(queue_node, Reply::Integer(0));
-    assert_eq!(looks(&mut scenario), None);
-}
-
-/// K9: others may wait for any slot, and it stays where it finds some. What it is told of is the
-/// slot that it asks for.
-#[test]
-fn k9_series_of_permits_ends_with_a_look_at_slots() {
-    let behind = Reply::Integer((1 << 40) + 10_002);
-    for others_at in [0, 1, 2] {
-        let mut scenario = queueing();
-        let (count, mut queue_node) = row(&mut scenario, &slots(3));
-        assert_eq!(count, 4);
-        for _ in 0..others_at {
-            scenario.reply(queue_node, Reply::Integer(0));
-            queue_node = looks(&mut scenario).expect("there is another slot");
-        }
-        scenario.reply(queue_node, behind.clone());
-        assert_eq!(scenario.drain(), []);
-        said(&mut scenario);
-        scenario.notify(queue_node, &format!("gs{{permit}}:{others_at}"));
-        assert_eq!(asked_slot(&mut scenario), Some(others_at));
-    }
-    let mut scenario = queueing();
-    let (_, mut queue_node) = row(&mut scenario, &slots(3));
-    for _ in 0..2 {
-        scenario.reply(queue_node, Reply::Integer(0));
-        queue_node = looks(&mut scenario).expect("there is another slot");
-    }
-    scenario.reply(queue_node, Reply::Integer(0));
-    assert_eq!(looks(&mut scenario), None, "it has looked at all");
-}
-
-/// K9: a permit is waited for in the queue of each slot in turn, wherever others were seen.
-#[test]
-fn k9_permits_join_the_queues_of_slots_in_turn() {
-    let mut scenario = queueing();
-    let (_, queue_node) = row(&mut scenario, &slots(3));
-    let behind = Reply::Integer((1 << 40) + 10_002);
-    scenario.reply(queue_node, behind.clone());
-    scenario.notify(queue_node, "gs{permit}:0");
-    scenario.drain();
-    take_and_give_up(&mut scenario);
-    said(&mut scenario);
-    let mut asked = Vec::new();
-    for _ in 0..3 {
-        let id = wait(&mut scenario, slots(3), 100 * SECOND);
-        let acted = scenario.drain();
-        assert!(!follow(&mut scenario, acted, behind.clone()).1.is_empty(), "it queues up first");
-        scenario.pass(ASKED_AFTER);
-        asked.extend(asked_slot(&mut scenario));
-        let _ = scenario.engine.cancel(scenario.now, id);
-        scenario.replies(ALL, Reply::Nil);
-        scenario.drain();
-        scenario.replies(ALL, NO);
-        let acted = scenario.drain();
-        follow(&mut scenario, acted, behind.clone());
-    }
-    asked.sort_unstable();
-    assert_eq!(asked, [0, 1, 2]);
-}
-
-/// K9: one that is far back asks no sooner than those before it may have had their turn.
-#[test]
-fn k9_position_that_is_far_back_puts_the_first_question_off() {
-    let at = |position: i64| Reply::Integer((position << 40) + 10_002);
-    for (position, after) in [(1, 8), (8, 8), (20, 20), (500, 64), (1_023, 8)] {
-        let mut scenario = queueing();
-        let (_, queue_node) = row(&mut scenario, &alone());
-        scenario.reply(queue_node, at(position));
-        let overtake_delay = ASKED_AFTER / 8;
-        scenario.pass(overtake_delay * (after - 1));
-        assert_eq!(scenario.drain(), [], "{position}");
-        scenario.pass(overtake_delay);
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{position}");
-    }
-}
-
-/// K9: one that has asked already is held up by no position.
-#[test]
-fn k9_position_that_is_far_back_puts_no_later_question_off() {
-    let asks_after = |position: i64| {
-        let mut scenario = queueing();
-        wait(&mut scenario, alone(), 100 * SECOND);
-        scenario.drain();
-        scenario.replies(ALL, NO);
-        let acted = scenario.drain();
-        scenario.replies(ALL, NO);
-        follow(&mut scenario, acted, Reply::Integer((position << 40) + 10_002));
-        let mut after = 0;
-        while scenario.drain().is_empty() {
-            scenario.pass(MS);
-            after += 1;
-        }
-        after
-    };
-    assert_eq!(asks_after(500), asks_after(1));
-}
-
-/// K9: others that wait for one key of a set do not hide those that wait for another.
-#[test]
-fn k9_series_of_sets_looks_behind_others_at_each_key() {
-    let behind = Reply::Integer((1 << 40) + 10_002);
-    let free = Reply::Integer(0);
-    for (places, key) in [
-        ([behind.clone(), behind.clone()], "gb"),
-        ([free.clone(), behind.clone()], "gb"),
-        ([behind.clone(), free], "ga"),
-    ] {
-        let mut scenario = queueing();
-        let (_, mut queue_node) = row(&mut scenario, &set());
-        let is_last_free = key == "ga";
-        let [first, second] = places;
-        scenario.reply(queue_node, first);
-        queue_node = looks(&mut scenario).expect("there is another key");
-        scenario.reply(queue_node, second);
-        if is_last_free {
-            queue_node = looks(&mut scenario).expect("others wait for the first key");
-            scenario.reply(queue_node, behind.clone());
-        }
-        // It stands behind the others until it is told.
-        assert_eq!(looks(&mut scenario), None, "{key}");
-        scenario.notify(queue_node, key);
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{key}");
-    }
-}
-
-/// K9: while it looks at another key, it is in the way of no others.
-#[test]
-fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
-    for position in [Reply::Integer(0), Reply::Integer((1 << 40) + 10_002)] {
-        let mut scenario = queueing();
-        let (_, queue_node) = row(&mut scenario, &set());
-        scenario.reply(queue_node, position.clone());
-        let acted = scenario.drain();
-        assert_eq!(acted[0], Acted::Wait(queue_node, Waits::StepOut(Step::Out)), "{position:?}");
-        assert!(matches!(acted[1..], [Acted::Wait(..)]), "{acted:?}");
-    }
-}
-
-/// K9: others that wait for one key of a set do not end the looks at its other keys.
-#[test]
-fn k9_series_of_sets_behind_others_ends_with_a_look_at_each_key() {
-    let others = Reply::Integer((1 << 40) + 10_002);
-    let mut scenario = queueing();
-    let mut queue_node = standing_after(&mut scenario, set(), Reply::Integer(2));
-    for _ in 0..4 {
-        scenario.notify(queue_node, "ga");
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-        take_and_give_up(&mut scenario);
-        scenario.reply(queue_node, NO);
-        wait(&mut scenario, set(), 100 * SECOND);
-        queue_node = looks(&mut scenario).expect("others wait for the first key");
-        scenario.reply(queue_node, others.clone());
-    }
-    assert!(looks(&mut scenario).is_some(), "there is another key");
-}
-
-/// K9: each series looks at the four next keys of a set, and then joins those that it has seen.
-#[test]
-fn k9_series_of_sets_look_at_four_keys_each() {
-    let many = Resource::all(["a", "b", "c", "d", "e", "f"]).unwrap();
-    let others = Reply::Integer((1 << 40) + 10_002);
-    for (rows, others_at, key) in [(1, 3, "gd"), (1, 1, "gb"), (2, 3, "gb"), (3, 3, "gf")] {
-        let mut scenario = queueing();
-        let mut queue_node = 0;
-        for number in 1..=rows {
-            queue_node = row(&mut scenario, &many).1;
-            for at in 0..4 {
-                let is_found = number == rows && at == others_at;
-                let position = if is_found { others.clone() } else { NO };
-                scenario.reply(queue_node, position);
-                queue_node = looks(&mut scenario).unwrap_or(queue_node);
-            }
-            if number < rows {
-                take_and_give_up(&mut scenario);
-            }
-        }
-        scenario.notify(queue_node, key);
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{rows} rows, {key}");
-    }
-}
-
 /// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
 #[test]
 fn k9_refused_set_asks_again_after_overtake_delays_whatever_the_delays_are() {
@@ -1242,138 +791,6 @@ fn k9_refused_set_asks_again_after_overtake_delays_whatever_the_delays_are() {
     }
 }
 
-/// K9: where the holders stand in the same queue, it is told, and asks after its own delays.
-#[test]
-fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
-    for resource in [alone(), own(), share()] {
-        let mut scenario = slow_to_ask();
-        standing(&mut scenario, resource.clone());
-        scenario.pass(ASKED_AFTER);
-        assert_eq!(scenario.drain(), [], "{resource:?}");
-    }
-}
-
-/// K9: where the key is absent, the first in its queue asks, and all others wait to be told.
-#[test]
-fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
-    for (position, left, asks) in [(0, 0, true), (1, 0, false), (0, 10_002, false)] {
-        let mut scenario = slow_to_ask();
-        let queue_node = standing(&mut scenario, alone());
-        scenario.notify(queue_node, "or");
-        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        scenario.reply(queue_node, Reply::Integer((position << 40) + left));
-        scenario.pass(2 * MS);
-        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{position}, {left}");
-    }
-}
-
-/// K9: others that wait for one key of a set do not keep out those that wait for another.
-#[test]
-fn k9_sets_join_the_queues_of_their_keys_in_turn() {
-    let mut scenario = queueing();
-    let position = Reply::Integer((1 << 40) + 10_002);
-    let mut nodes = Vec::new();
-    for index in [1, 2] {
-        let id = wait(&mut scenario, set(), 100 * SECOND);
-        let mut acted = scenario.drain();
-        // The second one queues up behind the first before it asks.
-        if !matches!(acted[..], [Acted::Take(..)]) {
-            follow(&mut scenario, acted, position.clone());
-            scenario.pass(ASKED_AFTER);
-            acted = scenario.drain();
-        }
-        assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
-        scenario.replies(ALL, Reply::Integer(1 + index));
-        let acted = scenario.drain();
-        scenario.replies(ALL, NO);
-        nodes.extend(follow(&mut scenario, acted, position.clone()).1);
-        let _ = scenario.engine.cancel(scenario.now, id);
-        let acted = scenario.drain();
-        follow(&mut scenario, acted, position.clone());
-    }
-    // Each is of a local queue of its own.
-    for keys in [&["a", "b"][..], &["a", "b", "c"]] {
-        wait(&mut scenario, Resource::all(keys).unwrap(), 100 * SECOND);
-        let acted = scenario.drain();
-        assert_eq!(follow(&mut scenario, acted, position.clone()).1.len(), 1);
-    }
-    for (key, node) in ["ga", "gb"].into_iter().zip(nodes) {
-        scenario.notify(node, key);
-        let acted = scenario.drain();
-        assert!(matches!(acted[..], [Acted::Take(..)]), "{key}: {acted:?}");
-    }
-}
-
-/// K9: a look at another node does not lead its next place there.
-#[test]
-fn k9_position_after_a_look_is_at_the_first_candidate() {
-    let mut scenario = queueing();
-    let (_, home) = row(&mut scenario, &alone());
-    scenario.reply(home, NO);
-    assert_eq!(looks(&mut scenario), None);
-    take_and_give_up(&mut scenario);
-    let (_, other) = row(&mut scenario, &alone());
-    assert_ne!(other, home);
-    scenario.reply(other, NO);
-    assert_eq!(looks(&mut scenario), None);
-    scenario.replies(ALL, NO);
-    let acted = scenario.drain();
-    scenario.replies(ALL, NO);
-    assert_eq!(follow(&mut scenario, acted, NO).1, [home]);
-}
-
-/// K9: it joins a queue where it has seen others, at the node where they stand.
-#[test]
-fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
-    let mut scenario = queueing();
-    let (_, home) = row(&mut scenario, &set());
-    scenario.reply(home, NO);
-    let queue_node = looks(&mut scenario).expect("there is another key");
-    scenario.reply(queue_node, NO);
-    assert_eq!(looks(&mut scenario), None);
-    take_and_give_up(&mut scenario);
-    let (_, seen_at) = row(&mut scenario, &set());
-    assert_ne!(seen_at, home);
-    scenario.reply(seen_at, Reply::Integer((1 << 40) + 10_002));
-    let queue_node = looks(&mut scenario).expect("there is another key");
-    scenario.reply(queue_node, NO);
-    assert_eq!(looks(&mut scenario), Some(seen_at), "not at {home}, where it has seen none");
-}
-
-/// K9: a look ends when its acquisition asks: a late answer is about the position alone.
-#[test]
-fn k9_refused_set_keeps_its_position_when_its_look_is_answered_late() {
-    let mut scenario = queueing();
-    let (_, queue_node) = row(&mut scenario, &set());
-    let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
-    scenario.pass(ASKED_AFTER);
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-    scenario.replies(others, Reply::Integer(2));
-    let acted = scenario.drain();
-    assert!(matches!(acted[..], [Acted::Release(..), Acted::Wait(..)]), "{acted:?}");
-    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
-    assert_eq!(scenario.drain(), []);
-}
-
-/// K9: the same, of a set that waits for another key now: another acquisition keeps the position.
-#[test]
-fn k9_late_answer_to_a_look_takes_no_position_from_another() {
-    let mut scenario = slow_to_ask();
-    let (_, queue_node) = row(&mut scenario, &set());
-    let others = [(queue_node + 1) % 3, (queue_node + 2) % 3];
-    wait(&mut scenario, Resource::exclusive("a").unwrap(), 100 * SECOND);
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-    scenario.replies(others, NO);
-    assert!(scenario.drain().contains(&Acted::Wait(queue_node, Waits::QueueUp)));
-    scenario.replies(others, NO);
-    scenario.pass(ASKED_AFTER);
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "the set asks");
-    scenario.replies(others, Reply::Integer(3));
-    scenario.drain();
-    scenario.reply(queue_node, Reply::Integer(10_002));
-    assert_eq!(scenario.drain(), []);
-}
-
 /// K9: a lock after a pause begins a series, however long the one before could have lived.
 #[test]
 fn k9_series_ends_with_a_pause_after_the_release() {
@@ -1387,62 +804,6 @@ fn k9_series_ends_with_a_pause_after_the_release() {
     scenario.drain_looked();
     wait(&mut scenario, alone(), 100 * SECOND);
     assert_eq!(looks(&mut scenario), None);
-}
-
-/// K9: a series looks where others may stand, but not where this client cannot.
-#[test]
-fn k9_series_looks_only_where_it_can_stand() {
-    let mut scenario = queueing();
-    let mut queue_nodes = Vec::new();
-    for number in 0..6 {
-        wait(&mut scenario, alone(), 100 * SECOND);
-        while !at_a_look(&mut scenario, number == 1, &mut queue_nodes) {
-            take_and_give_up(&mut scenario);
-            wait(&mut scenario, alone(), 100 * SECOND);
-        }
-        take_and_give_up(&mut scenario);
-    }
-    let (home, unable) = (queue_nodes[0], queue_nodes[1]);
-    let other = 3 - home - unable;
-    assert_eq!(queue_nodes, [home, unable, home, home, home, other]);
-}
-
-/// Whether the acquisition looks for others before it asks. It finds nobody, or the node says that
-/// one cannot wait there; either way, it asks then.
-fn at_a_look(scenario: &mut Scenario, is_refused: bool, queue_nodes: &mut Vec<usize>) -> bool {
-    let acted = scenario.drain();
-    match acted[..] {
-        [Acted::Take(..)] => return false,
-        [Acted::Wait(node, Waits::Hello)] if is_refused => {
-            queue_nodes.push(node);
-            scenario.reply(node, server_error(ServerErrorKind::Permission));
-            scenario.pass(ASKED_AFTER);
-        }
-        _ => queue_nodes.extend(follow(scenario, acted, NO).1),
-    }
-    let acted = scenario.drain();
-    follow(scenario, acted.clone(), NO);
-    assert!(acted.iter().any(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
-    true
-}
-
-/// K9: with little patience, others get an overtake delay; with less, it asks at once.
-#[test]
-fn k9_series_of_locks_ends_with_a_pause_if_patience_is_short() {
-    for (patience, pause) in [(10 * MS, Some(4 * MS)), (2 * MS, None)] {
-        let mut scenario = queueing();
-        for _ in 0..4 {
-            wait(&mut scenario, alone(), patience);
-            assert_eq!(looks(&mut scenario), None);
-            take_and_give_up(&mut scenario);
-        }
-        wait(&mut scenario, alone(), patience);
-        assert_eq!(looks(&mut scenario).is_some(), pause.is_some());
-        if let Some(pause) = pause {
-            scenario.pass(pause);
-            assert_eq!(looks(&mut scenario), None, "it asks in any case");
-        }
-    }
 }
 
 /// K9: a queue node that lists nobody else, although the lock is held, is left for another.
@@ -1516,142 +877,6 @@ fn follow(scenario: &mut Scenario, acted: Vec<Acted>, position: Reply) -> (Vec<u
         }
     }
     (left, joined)
-}
-
-/// K9: it returns to the first candidate after each other one, and begins again after all.
-#[test]
-fn k9_who_stands_alone_returns_between_two_other_nodes() {
-    let mut scenario = queueing();
-    let home = standing(&mut scenario, alone());
-    let mut queue_nodes = vec![home];
-    for _ in 0..24 {
-        queue_nodes.extend(refused_once_more(&mut scenario, 0).1);
-    }
-    queue_nodes.dedup();
-    let (second, third) = (queue_nodes[1], queue_nodes[3]);
-    assert!(second != third && second != home && third != home, "{queue_nodes:?}");
-    let expected = [home, second, home, third, home, second, home, third];
-    assert!(queue_nodes.starts_with(&expected), "{queue_nodes:?}");
-}
-
-/// K9: where there is no other node, it keeps its position before those who have come later.
-#[test]
-fn k9_who_can_stand_nowhere_else_keeps_its_position() {
-    let mut scenario =
-        Scenario::with(1, |builder| builder.waiting(muxlock::settings::Waiting::Queue));
-    scenario = scenario.all_ready();
-    wait(&mut scenario, alone(), 100 * SECOND);
-    for round in 0..8 {
-        if round > 0 {
-            scenario.pass(SECOND);
-        }
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-        scenario.reply(0, NO);
-        let acted = scenario.drain();
-        scenario.reply(0, NO);
-        let moved = follow(&mut scenario, acted, Reply::Integer(10_002));
-        assert_eq!(moved, (vec![], vec![0]), "{round}");
-    }
-}
-
-/// K9: who was told at another node, and in vain, queues up at the first candidate.
-#[test]
-fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
-    let mut scenario = queueing();
-    let home = standing(&mut scenario, alone());
-    let mut queue_node = home;
-    for _ in 0..8 {
-        if queue_node != home {
-            break;
-        }
-        queue_node = refused_once_more(&mut scenario, 0).1[0];
-    }
-    assert_ne!(queue_node, home);
-    scenario.notify(queue_node, "gr");
-    assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![home]));
-}
-
-/// K9: a position at a node that was too slow is left as soon as that node says something of it.
-#[test]
-fn k9_position_at_a_late_node_is_left_when_it_is_notified_there() {
-    for letter in ["ar", "gr", "pr"] {
-        let mut scenario = queueing();
-        let home = standing(&mut scenario, alone());
-        let others = [(home + 1) % 3, (home + 2) % 3];
-        let position = Reply::Integer((1 << 40) + 10_002);
-        let mut joined = Vec::new();
-        for _ in 0..2 {
-            scenario.pass(SECOND);
-            let acted = scenario.drain();
-            assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
-            scenario.replies(others, NO);
-            let acted = scenario.drain();
-            scenario.replies(others, NO);
-            if !acted.contains(&Acted::Wait(home, Waits::QueueUp)) {
-                joined = follow(&mut scenario, acted, position.clone()).1;
-            }
-        }
-        assert!(others.contains(&joined[0]), "it moved to another: {joined:?}");
-        // At last, the node answers the first round, its release, and the question about the
-        // position.
-        for reply in [NO, NO, position] {
-            scenario.reply(home, reply);
-        }
-        assert_eq!(scenario.drain(), []);
-        scenario.notify(home, letter);
-        let leaves = Acted::Wait(home, Waits::StepOut(Step::Out));
-        assert_eq!(scenario.drain(), [leaves], "{letter}");
-        scenario.notify(joined[0], "gr");
-        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{letter}");
-    }
-}
-
-/// K9: a message says that others stand in the same queue.
-#[test]
-fn k9_who_hears_of_others_stays_in_their_queue() {
-    for letter in ["ar", "nr", "pr"] {
-        let mut scenario = queueing();
-        let home = standing(&mut scenario, alone());
-        for _ in 0..8 {
-            assert_eq!(refused_once_more(&mut scenario, 0), (vec![], vec![home]), "{letter}");
-            scenario.notify(home, letter);
-        }
-    }
-}
-
-/// K9: a node that gives no position is asked again after all others, not before.
-#[test]
-fn k9_node_that_gives_no_position_is_asked_again_after_all_others() {
-    let mut scenario = queueing();
-    let home = standing(&mut scenario, alone());
-    let wrong = || server_error(ServerErrorKind::WrongType);
-    let refuses = |scenario: &mut Scenario, position: Reply| {
-        if scenario.drain().is_empty() {
-            scenario.pass(SECOND);
-            scenario.drain();
-        }
-        scenario.replies(ALL, NO);
-        let acted = scenario.drain();
-        scenario.replies(ALL, NO);
-        follow(scenario, acted, position).1
-    };
-    assert_eq!(refuses(&mut scenario, wrong()), [home]);
-    let second = refuses(&mut scenario, Reply::Integer((1 << 40) + 10_002))[0];
-    assert_ne!(second, home);
-    // What it is notified in vain brings it to the first candidate that gives a position.
-    scenario.notify(second, "gr");
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-    scenario.replies(ALL, NO);
-    let acted = scenario.drain();
-    scenario.replies(ALL, NO);
-    assert_eq!(follow(&mut scenario, acted, wrong()), (vec![second], vec![second]));
-    let third = refuses(&mut scenario, wrong())[0];
-    assert!(third != home && third != second);
-    let mut again = Vec::new();
-    for _ in 0..4 {
-        again.extend(refuses(&mut scenario, wrong()));
-    }
-    assert!(again.starts_with(&[home, second, third]), "{again:?}");
 }
 
 /// K9: the pause of one that was notified in vain does not go beyond its patience.
@@ -1903,26 +1128,6 @@ fn k8_plain_set_without_a_quorum_is_not_followed_at_once() {
     assert!(said(&mut scenario)[0].starts_with("SET "));
 }
 
-/// K8: plain locks that wait in this client for the very key have a report of their own.
-#[test]
-fn k8_permit_is_not_told_what_a_plain_lock_of_its_slot_was() {
-    let mut scenario = got_one(&slots(1));
-    wait(&mut scenario, plain("s{permit}:0"), 10 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, Reply::Nil);
-    scenario.drain();
-    scenario.replies(ALL, NO);
-    scenario.take_said();
-    wait(&mut scenario, slots(1), 10 * MS);
-    assert_eq!(said(&mut scenario), ["SET s{permit}:0"]);
-    scenario.reply(0, server_error(ServerErrorKind::Busy));
-    scenario.now = scenario.now.after(10 * MS);
-    scenario.engine.handle_timeout(scenario.now);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(outcome(&error, 0), NodeOutcome::Server(ServerErrorKind::Busy));
-    assert_eq!((error.attempts(), outcome(&error, 1)), (1, NodeOutcome::Pending));
-}
-
 /// R10, R12: what is cancelled or lost is released as the plain lock that it would have been.
 #[test]
 fn k8_plain_set_is_undone_as_a_plain_lock() {
@@ -1989,90 +1194,6 @@ fn no_other_slot_is_asked_for_where_no_quorum_answers() {
             _ => scenario.nothing_done(),
         }
     }
-}
-
-/// K8: nor after the patience has ended, whatever the nodes say of them.
-#[test]
-fn no_slot_is_asked_for_after_the_patience() {
-    for late in [Duration::ZERO, MS] {
-        let mut scenario = Scenario::ready(3);
-        wait(&mut scenario, slots(3), 10 * MS);
-        scenario.drain();
-        scenario.now = scenario.now.after(10 * MS + late);
-        scenario.replies([0, 1], free(&[1, 2]));
-        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-        scenario.engine.handle_timeout(scenario.now);
-        assert!(scenario.acquired().unwrap_err().is_contended());
-        assert_eq!(scenario.drain(), []);
-    }
-    // Nor when it ends during a round: there is a report of an earlier one, or there is none.
-    for rounds in [0, 1] {
-        let mut scenario = Scenario::ready(3);
-        wait(&mut scenario, slots(3), 10 * MS);
-        scenario.drain();
-        for _ in 0..rounds {
-            assert!(refuse(&mut scenario, &[1]));
-        }
-        scenario.reply(0, free(&[1, 2]));
-        scenario.pass(10 * MS);
-        assert!(matches!(scenario.drain()[..], [Acted::Release(..)]));
-        let error = scenario.acquired().unwrap_err();
-        let attempts = 1 + rounds as u32;
-        assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, attempts));
-        assert_eq!(error.nodes().len(), 3);
-    }
-}
-
-/// The tokens end between two slots.
-#[test]
-fn next_slot_without_randomness_fails() {
-    use muxlock::Redlock;
-    use muxlock::proto::Engine;
-    use testbed::memory::Counted;
-    let builder = Redlock::builder().node("redis://127.0.0.1:1").restart_guard(RestartGuard::Off);
-    let mut scenario = Scenario::with(1, |builder| builder).all_ready();
-    let config = std::sync::Arc::new(builder.config().unwrap());
-    scenario.engine = Engine::new(config, Box::new(Counted::new(1, 0)));
-    scenario = scenario.all_ready();
-    once(&mut scenario, slots(2));
-    scenario.drain();
-    scenario.reply(0, free(&[1]));
-    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(error.kind(), LockErrorKind::NoEntropy);
-    assert_eq!(outcome(&error, 0), NodeOutcome::Held, "what the first slot was");
-    scenario.reply(0, NO);
-    at_rest(&mut scenario);
-}
-
-/// What the nodes said last is told when the patience ends between two rounds.
-#[test]
-fn report_is_kept_between_two_rounds() {
-    for (resource, ..) in forms() {
-        let mut scenario = Scenario::ready(3);
-        wait(&mut scenario, resource, 3 * MS);
-        scenario.drain();
-        scenario.replies([0, 1], NO);
-        scenario.drain();
-        scenario.nothing_done();
-        scenario.replies([2, 0, 1, 2], NO);
-        scenario.pass(3 * MS - Duration::from_micros(1));
-        scenario.nothing_done();
-        scenario.pass(MS);
-        let error = scenario.acquired().unwrap_err();
-        assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
-        assert_eq!(outcome(&error, 0), NodeOutcome::Held);
-        assert_eq!(outcome(&error, 2), NodeOutcome::Pending);
-        at_rest(&mut scenario);
-    }
-    // A round without a quorum is not said to be contended.
-    let mut scenario = Scenario::ready(3);
-    wait(&mut scenario, share(), 5 * MS);
-    scenario.drain();
-    scenario.replies(ALL, server_error(ServerErrorKind::Busy));
-    scenario.drain();
-    scenario.pass(5 * MS);
-    assert!(scenario.acquired().unwrap_err().is_unavailable());
 }
 
 // Lost commands.
@@ -2320,67 +1441,7 @@ fn renewal_that_is_under_way_ends_when_its_lock_is_released_by_value() {
     }
 }
 
-/// R19: scripts on all nodes, whatever else these have to release plain locks with.
-#[test]
-fn set_and_share_are_freed_by_scripts_everywhere() {
-    use ReleaseWith::{Delex, Delifeq, Script};
-    for (resource, _, release) in forms().iter().filter(|(.., free)| free.starts_with("free")) {
-        let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
-        let lease = locked(&mut scenario, resource.clone());
-        scenario.engine.abandon(scenario.now, lease);
-        let acted = scenario.drain();
-        let mut nodes = Vec::new();
-        for acted in acted {
-            let Acted::Release(at, 1) = acted else { panic!("{acted:?}") };
-            nodes.extend(at);
-        }
-        nodes.sort_unstable();
-        assert_eq!(nodes, ALL);
-        assert!(scenario.take_said().iter().all(|said| said == release));
-        scenario.replies(ALL, YES);
-        at_rest(&mut scenario);
-    }
-    // What is held of the others is a plain lock.
-    for (resource, ..) in forms().iter().filter(|(.., free)| free.starts_with("RELEASE")) {
-        let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
-        let lease = locked(&mut scenario, resource.clone());
-        scenario.engine.abandon(scenario.now, lease);
-        let with = |with, node| Acted::ReleaseWith(with, vec![node], 1);
-        let acted = scenario.drain();
-        assert!(acted.contains(&with(Delex, 1)) && acted.contains(&with(Delifeq, 2)), "{acted:?}");
-    }
-}
-
 // Extensions.
-
-#[test]
-fn each_form_is_extended_and_healed_in_its_words() {
-    for (resource, held, keep, heal) in held_forms() {
-        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
-        for (is_healing, words) in [(false, keep), (true, heal)] {
-            let configure = |builder| if is_healing { healing(builder) } else { builder };
-            let mut scenario = ready_with(configure);
-            let lease = locked(&mut scenario, resource.clone());
-            let deadline = lease.valid_until();
-            assert_eq!(lease.resource(), &held);
-            scenario.pass(SECOND);
-            scenario.drain_looked();
-            scenario.engine.extend(scenario.now, lease, TTL);
-            scenario.drain_looked();
-            assert_eq!(scenario.take_said(), [words]);
-            scenario.reply(0, NO);
-            scenario.reply(1, YES);
-            scenario.nothing_done();
-            scenario.reply(2, if is_healing { HEALED } else { YES });
-            let (lease, result) = scenario.extended();
-            result.unwrap();
-            assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
-            assert_eq!(lease.valid_until(), deadline.after(SECOND));
-            assert_eq!(scenario.engine.stats().healed, u64::from(is_healing));
-            assert_eq!(lease.resource(), &held);
-        }
-    }
-}
 
 /// R31: a lock of each form is kept alive, and lost if it is gone.
 #[test]
@@ -2581,52 +1642,6 @@ fn downgrade_lets_the_next_in_the_local_queue_ask_for_itself() {
 
 // Hand-over.
 
-/// Another engine goes on with each form; what the giver lost is known to it.
-#[test]
-fn each_form_is_handed_over() {
-    for (i, (resource, held, keep, _)) in held_forms().into_iter().enumerate() {
-        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
-        let (mut giver, mut taker) = (Scenario::ready(3), Scenario::ready(3));
-        once(&mut giver, resource.clone());
-        giver.drain();
-        giver.replies([0, 1], YES);
-        let mut lease = giver.acquired().unwrap();
-        giver.engine.let_go(giver.now, &mut lease);
-        assert_eq!(giver.drain(), []);
-        assert_eq!(lease.resource(), &held);
-        taker.engine.extend(taker.now, lease, TTL);
-        taker.drain();
-        assert_eq!(taker.take_said(), [keep]);
-        taker.replies([0, 1], YES);
-        let (lease, result) = taker.extended();
-        result.unwrap();
-        taker.reply(2, NO);
-        taker.engine.abandon(taker.now, lease);
-        let mut freed = said(&mut taker);
-        taker.replies([0, 1], YES);
-        taker.reply(2, NO);
-        // The giver's command to node 2 may still arrive there.
-        taker.pass(SECOND);
-        freed.extend(said(&mut taker));
-        assert_eq!(freed, [forms()[i].2; 2]);
-    }
-}
-
-/// The engine that takes it puts its own prefix on, whatever the giver's was.
-#[test]
-fn each_form_that_is_handed_over_has_the_prefix_of_its_new_engine() {
-    for (giving, taking) in [("p:", "p:"), ("", "p:"), ("other:", "p:"), ("p:", "")] {
-        for ((resource, ..), free) in forms().into_iter().zip(PREFIXED_FREES) {
-            let mut giver = ready_with(|builder| builder.key_prefix(giving));
-            let mut taker = ready_with(|builder| builder.key_prefix(taking));
-            let mut lease = locked(&mut giver, resource);
-            giver.engine.let_go(giver.now, &mut lease);
-            taker.engine.abandon(taker.now, lease);
-            assert_eq!(said(&mut taker), [free.replace("p:", taking)], "{giving:?}");
-        }
-    }
-}
-
 /// K7: it is handed over while it is held alone, and shared by who takes it.
 #[test]
 fn lock_that_is_downgraded_after_a_hand_over_is_owed_as_a_share() {
@@ -2685,26 +1700,6 @@ fn lock_with_a_value_does_not_become_a_share() {
     assert_eq!(lease.resource(), &own());
 }
 
-#[test]
-fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
-    for patience in [Patience::OneRound, Patience::Until(Moment::from_nanos(u64::MAX))] {
-        let mut scenario = Scenario::ready(3);
-        scenario.acquire_of(slots(3), TTL, patience);
-        scenario.drain();
-        scenario.reply(0, free(&[1, 2]));
-        scenario.replies([1, 2], YES);
-        scenario.now = scenario.now.after(TTL);
-        match patience {
-            Patience::OneRound => {
-                let error = scenario.acquired().unwrap_err();
-                assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Expired, 1));
-            }
-            _ => scenario.nothing_done(),
-        }
-        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    }
-}
-
 /// K9: the one that has the lock keeps the position until its release, whatever the others do.
 #[test]
 fn k9_position_is_kept_until_the_release_although_another_gives_up() {
@@ -2755,69 +1750,6 @@ fn k9_turn_of_one_that_gives_up_is_the_next_ones() {
     assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
     let _ = scenario.engine.cancel(scenario.now, first);
     assert!(matches!(scenario.drain()[..], [Acted::Release(..), Acted::Take(..)]));
-}
-
-/// K9: who was let in before a local queue, and was refused, has its next turn after as many more.
-#[test]
-fn k9_local_queue_of_the_same_client_lets_others_in_again_after_as_many_turns() {
-    let mut scenario = queueing();
-    wait(&mut scenario, plain("r"), 100 * SECOND);
-    scenario.drain();
-    scenario.replies(ALL, Reply::Ok);
-    let mut lease = scenario.acquired().unwrap();
-    (0..3).for_each(|_| {
-        wait(&mut scenario, plain("r"), 100 * SECOND);
-    });
-    standing(&mut scenario, alone());
-    let mut let_in = Vec::new();
-    for turn in 1..=8 {
-        scenario.engine.abandon(scenario.now, lease);
-        loop {
-            let acted = scenario.drain();
-            if acted.is_empty() {
-                break;
-            }
-            for acted in acted {
-                match acted {
-                    Acted::Take(nodes, _) => {
-                        let_in.push(turn);
-                        scenario.replies(nodes, NO);
-                    }
-                    Acted::Set(nodes, _) => scenario.replies(nodes, Reply::Ok),
-                    Acted::Release(nodes, _) => scenario.replies(nodes, YES),
-                    Acted::ReleaseAtQueue(node, ..) => scenario.reply(node, YES),
-                    Acted::Wait(node, Waits::QueueUp) => {
-                        scenario.reply(node, Reply::Integer((1 << 40) + 10_002));
-                    }
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-        lease = scenario.acquired().unwrap();
-        wait(&mut scenario, plain("r"), 100 * SECOND);
-    }
-    assert_eq!(let_in, [4, 8]);
-}
-
-/// K9: who was notified in vain, and got the lock at last, has as many words again.
-#[test]
-fn k9_words_in_vain_are_counted_anew_after_a_grant() {
-    let mut scenario = queueing();
-    let queue_node = standing(&mut scenario, alone());
-    let position = Reply::Integer((1 << 40) + 10_002);
-    for _ in 0..4 {
-        scenario.notify(queue_node, "gr");
-        assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
-    }
-    scenario.notify(queue_node, "gr");
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-    take_and_give_up(&mut scenario);
-    scenario.reply(queue_node, NO);
-    wait(&mut scenario, alone(), 100 * SECOND);
-    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    scenario.reply(queue_node, position);
-    scenario.notify(queue_node, "gr");
-    assert_eq!(refused_once_more(&mut scenario, 1), (vec![queue_node], vec![queue_node]));
 }
 
 /// The turn of a local queue of this many plain locks at which the first of these is let in.
@@ -2946,55 +1878,6 @@ fn k9_position_that_is_kept_is_not_forgotten_for_others() {
     assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))], "{acted:?}");
 }
 
-/// K9: a refusal alone makes the next one queue up before it asks.
-#[test]
-fn k9_refusal_is_remembered_for_a_second() {
-    for (pass, queues_up) in [(Duration::ZERO, true), (SECOND, false)] {
-        let mut scenario = queueing();
-        let first = wait(&mut scenario, alone(), 100 * SECOND);
-        scenario.drain();
-        scenario.replies(ALL, NO);
-        let acted = scenario.drain();
-        scenario.replies(ALL, NO);
-        let queue_node = follow(&mut scenario, acted, Reply::Integer(10_002)).1[0];
-        let _ = scenario.engine.cancel(scenario.now, first);
-        assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
-        scenario.reply(queue_node, NO);
-        scenario.pass(pass);
-        wait(&mut scenario, alone(), 100 * SECOND);
-        let acted = scenario.drain();
-        assert_eq!(acted == [Acted::Wait(queue_node, Waits::QueueUp)], queues_up, "{acted:?}");
-    }
-}
-
-/// K9: others that came first meanwhile say that it is not alone.
-#[test]
-fn k9_rounds_before_others_came_do_not_count_against_its_queue_node() {
-    let mut scenario = queueing();
-    let home = standing(&mut scenario, alone());
-    for position in [0, 1, 0, 0] {
-        assert_eq!(refused_once_more(&mut scenario, position), (vec![], vec![home]), "{position}");
-    }
-}
-
-/// K9: a slot waits where the first one was refused: any will do.
-#[test]
-fn k9_slot_keeps_its_position_whichever_is_refused_next() {
-    let mut scenario = queueing();
-    let queue_node = standing(&mut scenario, slots(3));
-    while !scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))) {
-        scenario.pass(MS);
-    }
-    assert!(refuse(&mut scenario, &[1]), "another one is asked for at once");
-    scenario.replies(ALL, free(&[]));
-    let acted = scenario.drain();
-    scenario.replies(ALL, NO);
-    let (left, joined) = follow(&mut scenario, acted, Reply::Integer((1 << 40) + 10_002));
-    assert_eq!((left, joined), (vec![], vec![queue_node]));
-    scenario.notify(queue_node, "gs{permit}:0");
-    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
-}
-
 /// K8, K9: one that waits for a slot takes another that is free. If it was told to take its own, it
 /// leaves that queue to the next.
 #[test]
@@ -3048,35 +1931,4 @@ fn k9_positions_and_members_are_limited() {
     let acted = scenario.drain();
     assert!(acted.iter().all(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
     assert_eq!(acted.len(), 128);
-}
-
-/// K9: behind others, a series begins anew.
-#[test]
-fn k9_series_begins_anew_behind_others() {
-    let mut scenario = queueing();
-    for _ in 0..3 {
-        wait(&mut scenario, alone(), 100 * SECOND);
-        assert_eq!(looks(&mut scenario), None);
-        take_and_give_up(&mut scenario);
-    }
-    let queue_node = standing(&mut scenario, alone());
-    scenario.notify(queue_node, "gr");
-    scenario.drain();
-    take_and_give_up(&mut scenario);
-    scenario.reply(queue_node, NO);
-    wait(&mut scenario, alone(), 100 * SECOND);
-    assert_eq!(scenario.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    scenario.reply(queue_node, Reply::Integer((1 << 40) + 10_002));
-    scenario.notify(queue_node, "gr");
-    scenario.drain();
-    scenario.replies(ALL, YES);
-    let lease = scenario.acquired().unwrap();
-    scenario.pass(SECOND / 2);
-    scenario.engine.abandon(scenario.now, lease);
-    scenario.drain();
-    scenario.replies(ALL, YES);
-    scenario.reply(queue_node, NO);
-    scenario.pass(SECOND * 6 / 10);
-    wait(&mut scenario, alone(), 100 * SECOND);
-    assert_eq!(looks(&mut scenario), None, "this is the second of its row");
 }

@@ -1,18 +1,14 @@
 //! Acquisitions of one client that wait for the same resource: who asks the nodes, and when.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{
-    Cancelled, Done, Engine, Fencing, Lease, NodeEvent, OpId, Patience, ReleaseHow, Reply,
-};
+use muxlock::proto::{Cancelled, Done, Lease, NodeEvent, OpId, Patience, ReleaseHow, Reply};
 use muxlock::{
     LockErrorKind,
     LockErrorKind::{Contended, TimedOut},
-    Moment, Redlock, Resource,
 };
-use testbed::memory::{Acted, Counted, NODE_TIMEOUT, Scenario, TTL};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -341,29 +337,6 @@ fn patience_that_ends_before_any_round_does_gets_the_reports_so_far() {
     }
 }
 
-/// One after the other, not each from within the one before.
-#[test]
-fn slow_local_queue_ends_without_randomness() {
-    let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
-    let mut engine = Engine::new(Arc::new(config), Box::new(Counted::new(1, 0)));
-    let now = Moment::from_nanos(1_000_000_000);
-    let mut wait = || {
-        let (name, patience) = (Resource::new("line").unwrap(), Patience::Until(now.after(SECOND)));
-        engine.acquire(now, name, TTL, patience, Fencing::Off).unwrap()
-    };
-    let first = wait();
-    for _ in 0..100_000 {
-        wait();
-    }
-    assert!(matches!(engine.cancel(now, first), Cancelled::Acquisition));
-    let mut ended = 0;
-    while let Some((_, Done::Acquired(result))) = engine.poll_done(now) {
-        assert_eq!(result.unwrap_err().kind(), LockErrorKind::NoEntropy);
-        ended += 1;
-    }
-    assert_eq!((ended, engine.operations().count()), (100_000, 0));
-}
-
 /// It costs them no more that they are many, and the first is followed by who is still there.
 #[test]
 fn many_whose_patience_ends_leave_the_local_queue() {
@@ -405,17 +378,6 @@ fn cancelled_one_leaves_the_local_queue() {
     scenario.replies(ALL, Reply::Integer(1));
     scenario.replies(ALL, Reply::Ok);
     let _ = won(&mut scenario, fourth);
-}
-
-#[test]
-fn single_round_stands_in_no_local_queue() {
-    let (mut scenario, lease, _) = held([60 * SECOND; 2]);
-    scenario.try_lock();
-    assert_eq!(scenario.drain(), [set(2)]);
-    scenario.replies(ALL, Reply::Nil);
-    assert!(matches!(scenario.done(), Some(Done::Acquired(Err(_)))));
-    scenario.drain();
-    drop(lease);
 }
 
 /// Who holds it did not stand in the local queue; its release is known all the same.

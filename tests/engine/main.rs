@@ -2,7 +2,6 @@
 
 #![allow(missing_docs)]
 
-mod any_order;
 mod corpora;
 mod counts;
 mod doubts;

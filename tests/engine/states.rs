@@ -286,61 +286,7 @@ fn backing_off_node_is_an_immediate_no_vote_and_nothing_is_queued() {
     assert_eq!(outcomes(&error), [RESET, NodeOutcome::Held, NodeOutcome::Pending]);
 }
 
-#[test]
-fn backing_off_delays_double_up_to_a_cap_and_a_vote_resets_them() {
-    // Longer than all delays, so that no deadline of a connection comes between.
-    let configure = |builder: muxlock::Builder| builder.connect_timeout(Duration::from_secs(60));
-    let mut scenario = Scenario::with(1, configure);
-    scenario.engine.connect(scenario.now);
-    let mut delays = Vec::new();
-    for _ in 0..9 {
-        scenario.drain();
-        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
-        scenario.drain();
-        let retry_at = scenario.engine.poll_timeout().unwrap();
-        delays.push(retry_at.since(scenario.now).as_millis());
-        scenario.now = scenario.now.max(retry_at);
-        scenario.engine.handle_timeout(scenario.now);
-    }
-    // Jitter in the middle of [d/2, d].
-    assert_eq!(delays, [0, 14, 29, 59, 74, 74, 74, 74, 74]);
-    scenario.drain();
-    scenario.connect(0);
-    let _lease = scenario.locked();
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
-    scenario.pass(Duration::ZERO);
-    assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
-}
-
 // Acquisition.
-
-#[test]
-fn voting_quorum_reached_decides_without_the_rest() {
-    let mut scenario = Scenario::ready(5);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.replies([4, 2], Reply::Ok);
-    scenario.nothing_done();
-    scenario.reply(0, Reply::Ok);
-    let lease = scenario.acquired().unwrap();
-    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 2, 4]);
-    assert_eq!(scenario.drain(), [], "stragglers are left alone");
-}
-
-#[test]
-fn voting_refusals_that_deny_a_quorum_are_contention() {
-    let mut scenario = Scenario::ready(5);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.replies([0, 1, 2], Reply::Nil);
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
-    let expected = "contended: held on 3 of 5 nodes (by another client or another thread) \
-        (node 0 127.0.0.1:1: held by another holder; node 1 127.0.0.1:2: held by another holder; \
-        node 2 127.0.0.1:3: held by another holder; node 3 127.0.0.1:4: no answer yet; \
-        node 4 127.0.0.1:5: no answer yet)";
-    assert_eq!(error.to_string(), expected);
-}
 
 #[test]
 fn voting_failures_that_deny_a_quorum_are_unavailability_at_once() {
@@ -1503,22 +1449,6 @@ fn connected_anew_server_is_owed_by_script_and_tried_out_again() {
 // Several at once, and limits.
 
 #[test]
-fn many_operations_share_the_connections_in_order() {
-    let mut scenario = Scenario::ready(3);
-    let ops: Vec<_> = (0..100).map(|_| scenario.try_lock()).collect();
-    let sets: Vec<_> = (1..=100).map(|token| Acted::Set(vec![0, 1, 2], token)).collect();
-    assert_eq!(scenario.drain(), sets);
-    for _ in &ops {
-        scenario.replies([0, 1], Reply::Ok);
-    }
-    for op in ops {
-        let (id, done) = scenario.engine.poll_done(scenario.now).unwrap();
-        assert_eq!(id, op);
-        assert!(matches!(done, muxlock::proto::Done::Acquired(Ok(_))));
-    }
-}
-
-#[test]
 fn empty_entropy_fails_the_operation_and_sends_nothing() {
     let mut scenario = Scenario::ready(1);
     for _ in 0..TOKENS_MAX {
@@ -1530,20 +1460,6 @@ fn empty_entropy_fails_the_operation_and_sends_nothing() {
     scenario.try_lock();
     assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::NoEntropy);
     assert_eq!(scenario.drain(), []);
-}
-
-#[test]
-fn quiet_engine_has_nothing_left() {
-    let mut scenario = Scenario::ready(5);
-    for _ in 0..10 {
-        let lease = scenario.locked();
-        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
-        scenario.drain();
-        scenario.replies(0..5, Reply::Integer(1));
-        assert!(scenario.released().is_ok());
-    }
-    assert_eq!((scenario.engine.operations().count(), scenario.engine.unanswered()), (0, 0));
-    assert_eq!(scenario.next_timeout(), None);
 }
 
 #[test]
@@ -1911,18 +1827,6 @@ fn waiting_delay_does_not_count_connecting_before_a_lock_as_round_trip() {
     scenario.replies(0..3, Reply::Integer(0));
     scenario.pass(4 * MS);
     assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 3)]);
-}
-
-#[test]
-fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
-    let mut scenario = Scenario::ready(1);
-    let lease = scenario.locked();
-    scenario.engine.abandon(scenario.now, lease);
-    scenario.drain();
-    scenario.now = scenario.now.after(Duration::from_secs(3_600));
-    scenario.reply(0, Reply::Integer(1));
-    let latency = scenario.engine.statuses().next().unwrap().latency;
-    assert!(latency.unwrap() < NODE_TIMEOUT, "{latency:?}");
 }
 
 /// An answer that is read late says how long it took only if it is known when it came, and those

@@ -1,13 +1,12 @@
 //! W1 to W15: who waits on the masters, where, and what wakes it.
 
-use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, QueueObstacle, QueueSupport as Ability};
 use muxlock::proto::{
-    Cancelled, Fencing, Lease, NodeEvent, Notify, OpId, Patience, Push, ReleaseHow, Reply, Step,
+    Cancelled, Lease, NodeEvent, Notify, OpId, Patience, Push, ReleaseHow, Reply, Step,
 };
 use muxlock::resp;
 use muxlock::settings::Waiting;
@@ -236,133 +235,8 @@ fn w5_what_is_no_queue_is_no_queue_node_of_this_lock_alone() {
     assert!(s.engine.poll_notice().is_none());
 }
 
-/// What a master says that has no room or no time for now, or of which nothing is known.
-const PASSING: [ServerErrorKind; 6] = [
-    ServerErrorKind::Loading,
-    ServerErrorKind::Busy,
-    ServerErrorKind::OutOfMemory,
-    ServerErrorKind::Misconfigured,
-    ServerErrorKind::NoReplicas,
-    ServerErrorKind::Cluster,
-];
-
 fn ability(s: &Scenario, node: usize) -> Ability {
     s.engine.statuses().nth(node).expect("there is such a node").queue
-}
-
-/// Starts a wait for another resource, which all masters refuse; returns what follows.
-fn another_refused(s: &mut Scenario, name: &str) -> Vec<Acted> {
-    let until = s.now.after(PATIENCE);
-    let resource = Resource::new(name).expect("a valid name");
-    s.engine.acquire(s.now, resource, TTL, Patience::Until(until), Fencing::Off).expect("valid");
-    s.drain();
-    refuse(s)
-}
-
-/// The name of a resource whose queue node is this node, where all nodes can be waited at.
-fn name_with_queue_node(queue_node: usize) -> String {
-    for number in 0.. {
-        let name = format!("resource {number}");
-        let mut s = queueing();
-        if another_refused(&mut s, &name) == [Acted::Wait(queue_node, Waits::Hello)] {
-            return name;
-        }
-    }
-    unreachable!("each node is the queue node of its share")
-}
-
-#[test]
-fn w5_error_that_passes_costs_one_wait_its_queue_node_for_a_second() {
-    for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::NoScript]) {
-        let mut s = queueing();
-        patient(&mut s);
-        s.drain();
-        let mut acted = refuse(&mut s);
-        let mut queue_nodes = Vec::new();
-        for _ in 0..NODES {
-            let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
-                panic!("{kind:?}: {acted:?}")
-            };
-            queue_nodes.push(queue_node);
-            s.allow_waits(queue_node);
-            assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-            s.reply(queue_node, server_error(kind));
-            s.pass(Duration::ZERO);
-            acted = s.drain();
-        }
-        assert!(sets(&acted), "{kind:?}: without a queue node it asks again: {acted:?}");
-        assert_eq!(refuse(&mut s), [], "{kind:?}: no queue node");
-        assert!((0..NODES).all(|node| ability(&s, node) == Ability::Available), "{kind:?}");
-        assert!(s.engine.poll_notice().is_none());
-        // Others are not concerned.
-        let acted = another_refused(&mut s, &name_with_queue_node(queue_nodes[0]));
-        assert_eq!(acted, [Acted::Wait(queue_nodes[0], Waits::QueueUp)], "{kind:?}");
-        s.reply(queue_nodes[0], position(5, HELD));
-        // It waits for random delays, and a second later for its turn.
-        let (start, mut rounds) = (s.now, 0);
-        loop {
-            s.pass(Duration::from_millis(1));
-            let acted = s.drain();
-            match acted[..] {
-                [] => {}
-                [Acted::Wait(_, Waits::QueueUp)] => s.reply(queue_nodes[0], position(5, HELD)),
-                [Acted::Set(..)] => {
-                    rounds += 1;
-                    if !refuse(&mut s).is_empty() {
-                        break;
-                    }
-                }
-                _ => panic!("{kind:?}: {acted:?}"),
-            }
-        }
-        let after = s.now.since(start).as_millis();
-        assert!((1_000..1_200).contains(&after), "{kind:?}: {after} ms");
-        assert!((4..50).contains(&rounds), "{kind:?}: {rounds}");
-    }
-}
-
-#[test]
-fn w4_error_that_passes_is_no_answer() {
-    for (kind, refused) in PASSING.into_iter().flat_map(|kind| (0..4).map(move |it| (kind, it))) {
-        let mut s = queueing();
-        patient(&mut s);
-        s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
-            panic!("no queue node")
-        };
-        if refused == 0 {
-            s.reply(queue_node, server_error(kind));
-        } else {
-            s.reply(queue_node, Reply::Map);
-            s.drain();
-            s.reply(queue_node, if refused == 1 { server_error(kind) } else { Reply::Ok });
-            if refused == 2 {
-                s.reply(queue_node, server_error(kind));
-            } else {
-                let channel = s.channel.clone();
-                s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
-            }
-            if refused != 3 {
-                s.notify(queue_node, "t");
-            }
-            s.reply(queue_node, if refused == 3 { server_error(kind) } else { Reply::Integer(1) });
-        }
-        s.pass(Duration::ZERO);
-        let acted = s.drain();
-        let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
-        assert_ne!(next, queue_node);
-        assert_eq!(ability(&s, queue_node), Ability::Untried, "{kind:?} {refused}");
-        assert!(s.engine.poll_notice().is_none());
-        s.allow_waits(next);
-        s.drain();
-        s.reply(next, position(5, HELD));
-        // The next wait that needs it asks again.
-        let acted = another_refused(&mut s, &name_with_queue_node(queue_node));
-        assert_eq!(acted, [Acted::Wait(queue_node, Waits::Hello)]);
-        s.allow_waits(queue_node);
-        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        assert_eq!(ability(&s, queue_node), Ability::Available);
-    }
 }
 
 /// The node tells of no change then.
@@ -494,19 +368,6 @@ fn w6_notified_it_takes_the_lock_at_once() {
     assert_eq!((s.engine.stats().notifications_received, s.engine.stats().queued), (1, 1));
 }
 
-/// The second is told to look at the lock later, and becomes the first long before that.
-#[test]
-fn w6_look_that_has_become_needless_wakes_nobody() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 5, HELD);
-    s.notify(queue_node, "nresource");
-    let look = s.engine.poll_timeout();
-    assert!(look <= Some(s.now.after(OVERTAKE_DELAY)));
-    s.notify(queue_node, "gresource");
-    assert!(sets(&s.drain()));
-    assert!(s.engine.poll_timeout() > look);
-}
-
 /// R9: a process that was paused reads what it was told before it sees that its wait is over.
 #[test]
 fn w6_notified_after_its_patience_it_starts_no_round() {
@@ -537,33 +398,6 @@ fn w6_told_to_be_next_it_takes_the_lock_an_overtake_delay_later_if_it_is_still_f
         s.reply(queue_node, Reply::Integer(if is_free { ABSENT } else { HELD }));
         assert_eq!(sets(&s.drain()), is_free);
     }
-}
-
-/// It was overtaken, and is no longer listed.
-/// Of a round that waits for connections, nobody knows how long the way to the masters is.
-#[test]
-fn w6_new_engine_that_is_next_waits_as_long_as_its_masters_are_far() {
-    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
-    patient(&mut s);
-    s.drain();
-    for node in 0..NODES {
-        s.connect(node);
-        s.drain();
-    }
-    s.replies(0..NODES, Reply::Nil);
-    let acted = s.drain();
-    s.replies(0..NODES, Reply::Integer(0));
-    let Some(Acted::Wait(queue_node, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
-    s.allow_waits(*queue_node);
-    assert_eq!(s.drain(), [Acted::Wait(*queue_node, Waits::QueueUp)]);
-    s.pass(Duration::from_millis(20));
-    s.reply(*queue_node, position(5, HELD));
-    s.notify(*queue_node, "nresource");
-    // The usual time of a reply is 2.5 ms: all others came at once.
-    s.pass(Duration::from_millis(11));
-    assert_eq!(s.drain(), []);
-    s.pass(Duration::from_millis(1));
-    assert_eq!(s.drain()[..2], watch_of(*queue_node));
 }
 
 #[test]
@@ -604,34 +438,6 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     s.notify(queue_node, "aresource");
     assert_eq!(s.drain(), []);
     assert_eq!(s.engine.queue_position(id), Some(5));
-}
-
-/// It has left that place, or holds the lock.
-#[test]
-fn w6_notifications_about_a_position_where_it_does_not_wait_are_ignored() {
-    let words = ["aresource", "presource", "nresource", "oresource"];
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 5, HELD);
-    assert_eq!(s.drain(), []);
-    let other = (queue_node + 1) % NODES;
-    for word in words {
-        s.notify(other, word);
-        // It leaves the position there to those who look after the lock.
-        let leaves = matches!(word, "aresource" | "nresource")
-            .then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
-        assert_eq!(s.drain(), leaves.into_iter().collect::<Vec<_>>(), "{word}");
-        assert_eq!(
-            s.engine.operations().acquisitions().map(|id| s.engine.queue_position(id)).last(),
-            Some(Some(5))
-        );
-    }
-    let mut s = queueing();
-    let (queue_node, _lease) = held_through_queue(&mut s);
-    let told = s.engine.stats().notifications_received;
-    for word in words.into_iter().chain(["gresource"]) {
-        s.notify(queue_node, word);
-        assert_eq!((s.drain(), s.engine.stats().notifications_received), (vec![], told), "{word}");
-    }
 }
 
 #[test]
@@ -746,50 +552,6 @@ fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_queue_node() {
     assert!(s.drain().contains(&Acted::Close(queue_node)), "there is no such answer");
 }
 
-/// Where a local queue of its own alone is not told who waits, it does not ask for a second.
-#[test]
-fn w13_local_queue_does_not_count_where_it_cannot() {
-    let mut s = queueing();
-    patient(&mut s);
-    s.drain();
-    (0..40).for_each(|_| {
-        patient(&mut s);
-    });
-    let mut lease = granted(&mut s);
-    let mut counted = Vec::new();
-    for _ in 0..30 {
-        s.engine.abandon(s.now, lease);
-        let acted = s.drain();
-        let hand = acted.iter().find_map(|acted| match acted {
-            Acted::ReleaseAtQueue(node, ..) => Some(*node),
-            _ => None,
-        });
-        counted.extend(hand);
-        for node in 0..NODES {
-            s.reply(node, Reply::Integer(if hand == Some(node) { -1 } else { 1 }));
-        }
-        lease = granted(&mut s);
-    }
-    counted.sort_unstable();
-    assert_eq!(counted, [0, 1, 2]);
-    s.pass(Duration::from_secs(1));
-    s.engine.abandon(s.now, lease);
-    assert!(s.drain().iter().any(|acted| matches!(acted, Acted::ReleaseAtQueue(..))));
-}
-
-#[test]
-fn w7_error_that_passes_leaves_the_queue_node_one() {
-    for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::WrongType]) {
-        let mut s = queueing();
-        let (queue_node, lease) = held_through_queue(&mut s);
-        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-        s.drain();
-        s.reply(queue_node, server_error(kind));
-        assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [queue_node]));
-        assert_eq!(ability(&s, queue_node), Ability::Available, "{kind:?}");
-    }
-}
-
 /// It has handed the lock on to three others, and wants it again. Returns its queue node.
 fn again_before_others(s: &mut Scenario) -> usize {
     let (queue_node, lease) = held_through_queue(s);
@@ -808,58 +570,6 @@ fn w7_after_a_release_it_stands_behind_the_others() {
     let mut s = queueing();
     let queue_node = again_before_others(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "others wait there");
-}
-
-/// It would otherwise always come before those that are notified.
-#[test]
-fn w7_without_a_position_it_lets_others_come_first() {
-    let mut s = queueing();
-    again_before_others(&mut s);
-    let mut acted = s.drain();
-    for _ in 0..NODES {
-        let at = match acted[..] {
-            [Acted::Wait(at, Waits::QueueUp)] => at,
-            [Acted::Wait(at, Waits::Hello)] => {
-                s.allow_waits(at);
-                assert_eq!(s.drain(), [Acted::Wait(at, Waits::QueueUp)]);
-                at
-            }
-            _ => panic!("{acted:?}"),
-        };
-        s.reply(at, server_error(ServerErrorKind::Busy));
-        s.pass(Duration::ZERO);
-        acted = s.drain();
-    }
-    assert!(sets(&acted), "{acted:?}");
-    let lease = granted(&mut s);
-    given_back(&mut s, lease);
-    patient(&mut s);
-    assert_eq!(s.drain(), [], "no node gives it a position, and others wait");
-    s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
-    assert_eq!(s.drain(), [], "a stagger is not over");
-    s.pass(Duration::from_nanos(1));
-    assert!(sets(&s.drain()));
-    let lease = granted(&mut s);
-    given_back(&mut s, lease);
-    let until = s.now.after(Duration::from_millis(1));
-    s.acquire(TTL, Patience::Until(until));
-    assert_eq!(s.drain(), []);
-    s.pass(Duration::from_millis(1));
-    assert!(s.acquired().is_err(), "no wait goes beyond the patience");
-    // A series ends at nodes, too, that have refused a position for now: others may stand there.
-    let mut told = 0;
-    for _ in 0..4 {
-        patient(&mut s);
-        s.pass(OVERTAKE_DELAY);
-        assert!(sets(&s.drain()));
-        let lease = granted(&mut s);
-        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-        let is_told = |act: &&Acted| matches!(act, Acted::ReleaseAtQueue(_, _, Notify::Next));
-        told = told.max(s.drain().iter().filter(is_told).count());
-        s.replies(0..NODES, Reply::Integer(1));
-        assert!(s.done().is_some());
-    }
-    assert_eq!(told, NODES);
 }
 
 /// A node that reads nothing, or has stood still for too long.
@@ -937,17 +647,6 @@ fn w14_words_that_are_passed_on_do_not_pile_up() {
     assert_eq!(passed_on, MOST);
 }
 
-/// Until the queue node says how many wait there, some may.
-#[test]
-fn w7_before_the_release_is_answered_it_stands_behind_the_others() {
-    let mut s = queueing();
-    let (queue_node, lease) = held_through_queue(&mut s);
-    s.engine.abandon(s.now, lease);
-    s.drain();
-    patient(&mut s);
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-}
-
 /// It gives the lock back, and all nodes confirm that.
 fn given_back(s: &mut Scenario, lease: Lease) {
     s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
@@ -971,27 +670,6 @@ fn w7_without_others_it_tries_at_once() {
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
     assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::StepOut(Step::ToFront)), ..] | []));
-    again(&mut s, lease);
-    assert!(sets(&s.drain()));
-}
-
-/// A lock that a local queue passes on within its turn was given up by no poller.
-#[test]
-fn w7_locks_of_its_own_turn_are_no_pollers() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 1, HELD);
-    patient(&mut s);
-    s.drain();
-    s.notify(queue_node, "gresource");
-    s.drain();
-    let lease = granted(&mut s);
-    s.drain();
-    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
-    assert!(matches!(s.drain()[..], [.., Acted::Set(..)]), "the next of the line");
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
-    let lease = granted(&mut s);
-    s.drain();
     again(&mut s, lease);
     assert!(sets(&s.drain()));
 }
@@ -1057,20 +735,6 @@ fn w7_who_is_alone_is_no_poller_to_itself() {
     assert!(sets(&s.drain()));
 }
 
-/// It waits for no poller that has come already.
-#[test]
-fn w7_beside_pollers_a_lock_that_is_held_again_is_watched_at_once() {
-    let mut s = queueing();
-    let (queue_node, lease) = held_through_queue(&mut s);
-    again(&mut s, lease);
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, position(0, HELD));
-    assert_eq!(s.drain()[..2], watch_of(queue_node));
-    // Told to go, it does not wait either.
-    s.notify(queue_node, "gresource");
-    assert!(sets(&s.drain()));
-}
-
 /// Whose patience ends before that tries at once.
 #[test]
 fn w7_beside_pollers_short_patience_is_not_spent_unasked() {
@@ -1079,20 +743,6 @@ fn w7_beside_pollers_short_patience_is_not_spent_unasked() {
     given_back(&mut s, lease);
     let until = s.now.after(Duration::from_millis(1));
     s.acquire(TTL, Patience::Until(until));
-    assert!(sets(&s.drain()));
-}
-
-/// Nobody else was seen for a second.
-#[test]
-fn w7_beside_pollers_that_have_gone_it_tries_at_once() {
-    let mut s = queueing();
-    let (_, lease) = held_through_queue(&mut s);
-    given_back(&mut s, lease);
-    s.pass(Duration::from_secs(1));
-    patient(&mut s);
-    assert!(sets(&s.drain()));
-    let lease = granted(&mut s);
-    again(&mut s, lease);
     assert!(sets(&s.drain()));
 }
 
@@ -1111,18 +761,6 @@ fn w8_change_of_a_watched_key_wakes_the_first() {
 }
 
 #[test]
-fn w8_change_counts_once_and_only_where_the_key_is_watched() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 0, HELD);
-    s.drain();
-    changed(&mut s, queue_node);
-    assert_eq!(s.drain(), [], "it is older than the answer to PTTL");
-    s.engine.handle_push(s.now, queue_node, Push::Changed(b"another"));
-    s.engine.handle_push(s.now, queue_node, Push::AllChanged);
-    assert_eq!(s.drain(), []);
-}
-
-#[test]
 fn w8_end_of_the_key_wakes_the_first() {
     let mut s = queueing();
     watched(&mut s);
@@ -1138,28 +776,6 @@ fn w8_end_of_the_key_wakes_the_first() {
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     assert!(sets(&s.drain()));
-}
-
-/// Extensions of a kept lock change its key, too.
-/// If the nodes' keys end at different times, the first end counts.
-#[test]
-fn w8_first_end_of_a_key_wakes_the_first() {
-    for is_queue_node_first in [true, false] {
-        let mut s = queueing();
-        let queue_node = standing(&mut s, 0, HELD);
-        let other = other_of(&s.drain(), queue_node);
-        s.allow_waits(other);
-        s.drain();
-        for node in [queue_node, other] {
-            let left = if (node == queue_node) == is_queue_node_first { 20 } else { HELD };
-            s.reply(node, Reply::Ok);
-            s.reply(node, Reply::Integer(left));
-        }
-        s.pass(Duration::from_millis(20));
-        assert_eq!(s.drain(), []);
-        s.pass(Duration::from_millis(1));
-        assert!(sets(&s.drain()));
-    }
 }
 
 #[test]
@@ -1281,104 +897,6 @@ fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
     assert!(asks_again(&mut s, queue_node, 0));
 }
 
-/// Answers what is sent for one that waits: all nodes let it, it has this position, and the key
-/// lives for so long at a node.
-fn answer(s: &mut Scenario, acted: Acted, at: i64, left: impl Fn(usize) -> i64) {
-    match acted {
-        Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
-        Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
-        Acted::Wait(node, Waits::Subscribe) => {
-            let channel = s.channel.clone();
-            s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
-        }
-        Acted::Wait(node, Waits::Publish) => {
-            s.notify(node, "t");
-            s.reply(node, Reply::Integer(1));
-        }
-        Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(at, left(node))),
-        Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
-        Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(left(node))),
-        acted => panic!("position {at}: {acted:?}"),
-    }
-}
-
-/// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
-/// many times it is seen.
-#[test]
-fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
-    for (lacking, at) in (0..NODES).flat_map(|node| [0, 1, 2].map(|at| (node, at))) {
-        let mut s = queueing();
-        patient(&mut s);
-        s.drain();
-        s.reply(lacking, Reply::Ok);
-        (0..NODES).filter(|node| *node != lacking).for_each(|node| s.reply(node, Reply::Nil));
-        let end = s.now.after(Duration::from_secs(1));
-        while s.now < end {
-            for acted in s.drain() {
-                answer(&mut s, acted, at, |node| if node == lacking { ABSENT } else { HELD });
-            }
-            s.pass(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Its engine has the lock: an answer that was on its way starts no round of the next.
-#[test]
-fn w11_next_of_a_local_queue_asks_nothing_while_its_engine_has_the_lock() {
-    let mut s = queueing();
-    patient(&mut s);
-    s.drain();
-    patient(&mut s);
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
-        panic!("no queue node")
-    };
-    s.allow_waits(queue_node);
-    s.drain();
-    s.reply(queue_node, position(7, HELD));
-    s.pass(Duration::from_millis(75));
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)], "the slow look");
-    s.notify(queue_node, "gresource");
-    assert!(sets(&s.drain()));
-    s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Ok);
-    let lease = s.acquired().expect("the others are a quorum");
-    s.drain();
-    s.reply(queue_node, position(0, ABSENT));
-    assert_eq!(s.drain(), []);
-    assert!(lease.is_valid_at(s.now));
-}
-
-/// Who was granted something by some may have met others, who all try again.
-#[test]
-fn w11_after_a_split_vote_it_pauses_before_it_looks() {
-    for is_split in [false, true] {
-        let mut s = queueing();
-        patient(&mut s);
-        s.drain();
-        s.pass(Duration::from_millis(20));
-        s.reply(0, if is_split { Reply::Ok } else { Reply::Nil });
-        (1..NODES).for_each(|node| s.reply(node, Reply::Nil));
-        let acted = s.drain();
-        s.replies(0..NODES, Reply::Integer(0));
-        let Some(Acted::Wait(queue_node, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
-        s.allow_waits(*queue_node);
-        s.drain();
-        s.reply(*queue_node, position(0, HELD));
-        assert_eq!(s.drain().is_empty(), is_split);
-        s.pass(Duration::from_millis(64));
-        assert!(!is_split || s.drain().contains(&Acted::Wait(*queue_node, Waits::Cache)));
-    }
-}
-
-/// The pauses between the rounds of the first in the queue, in this time, until so many have begun.
-fn pauses_in_vain(
-    s: &mut Scenario,
-    queue_node: usize,
-    time: Duration,
-    rounds: usize,
-) -> Vec<Duration> {
-    pauses_at(s, (queue_node, 0), time, rounds)
-}
-
 /// The pauses between the rounds of one who stands at this position of its queue node. One node has
 /// a key, and another one's vote does not count: the others say that the lock is free. The last
 /// round stays in flight if it is one too many.
@@ -1432,69 +950,6 @@ fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
         let rounds = pauses_at(&mut s, (queue_node, at), time, usize::MAX).len() + 1;
         assert!(expected.contains(&rounds), "at position {at}: {rounds}");
     }
-}
-
-/// Half an overtake delay, and the two round trips of a round and a look, in steps of 0.1 ms.
-const HASTENED: Duration = Duration::from_micros(1_600);
-/// Refusals in a row after which the next look is hastened.
-const HASTENED_MAX: usize = 8;
-
-fn is_hastened(pauses: &[Duration]) -> bool {
-    pauses.iter().all(|pause| *pause <= HASTENED)
-}
-
-/// The refusal before it stood in the queue is the first in a row.
-#[test]
-fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 0, ABSENT);
-    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 40);
-    let (first, later) = pauses.split_at(HASTENED_MAX - 1);
-    assert!(is_hastened(first) && !is_hastened(&later[..1]), "{pauses:?}");
-    let are_long = later.iter().filter(|pause| **pause > HASTENED).count();
-    assert!(are_long > later.len() * 3 / 4, "{pauses:?}");
-    // It waits for no slow look.
-    assert!(later.iter().all(|pause| *pause < Duration::from_millis(54)), "{pauses:?}");
-
-    // Its position says nothing of the lock.
-    s.replies(0..NODES, Reply::Nil);
-    s.notify(queue_node, "presource");
-    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX);
-    assert!(!is_hastened(&pauses), "{pauses:?}");
-    // Who is notified begins anew.
-    s.replies(0..NODES, Reply::Nil);
-    s.notify(queue_node, "gresource");
-    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 2 * HASTENED_MAX);
-    let (first, later) = pauses.split_at(HASTENED_MAX);
-    assert!(is_hastened(first) && !is_hastened(later), "{pauses:?}");
-}
-
-/// What one of a local queue was refused does not slow down the next, once the local queue has got
-/// the lock.
-#[test]
-fn w11_looks_are_hastened_anew_after_a_grant() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 0, ABSENT);
-    patient(&mut s);
-    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, 2 * HASTENED_MAX);
-    assert!(!is_hastened(&pauses), "{pauses:?}");
-    let lease = granted(&mut s);
-    s.drain();
-    s.engine.abandon(s.now, lease);
-    let acted = s.drain();
-    let [
-        Acted::Release(released, _),
-        Acted::ReleaseAtQueue(at, _, Notify::CountOnly),
-        Acted::Set(..),
-    ] = &acted[..]
-    else {
-        panic!("{acted:?}")
-    };
-    s.replies(released.clone(), Reply::Integer(1));
-    s.reply(*at, Reply::Integer(1 + 2 * 2));
-    s.replies(0..NODES, Reply::Nil);
-    let pauses = pauses_in_vain(&mut s, queue_node, PATIENCE, HASTENED_MAX - 1);
-    assert!(is_hastened(&pauses), "{pauses:?}");
 }
 
 /// W3.
@@ -1634,86 +1089,6 @@ fn wait_for_a_holder_in_the_queue_ends_when_the_masters_do() {
     }
 }
 
-/// An engine that stands at the next queue node, because the one before it was slow. Returns both.
-fn moved(s: &mut Scenario) -> (usize, usize) {
-    let slow = standing(s, 5, HELD);
-    s.drain();
-    s.pass(Duration::from_millis(70));
-    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
-    s.pass(NODE_TIMEOUT);
-    let acted = s.drain();
-    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-    s.allow_waits(next);
-    assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
-    s.reply(next, position(3, HELD));
-    s.reply(slow, position(5, HELD));
-    (slow, next)
-}
-
-/// Nobody is known to sleep at a queue node that has not been asked for a position.
-#[test]
-fn w11_lock_that_is_got_before_it_stands_at_its_queue_node_drops_nobody() {
-    let mut s = queueing();
-    let slow = standing(&mut s, 5, HELD);
-    s.pass(Duration::from_millis(70));
-    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
-    s.notify(slow, "gresource");
-    assert!(sets(&s.drain()));
-    let others: Vec<usize> = (0..NODES).filter(|node| *node != slow).collect();
-    s.reply(others[0], Reply::Ok);
-    s.reply(others[1], Reply::Nil);
-    s.pass(NODE_TIMEOUT);
-    let acted = s.drain();
-    let [
-        Acted::Release(..),
-        Acted::Wait(queue_node, Waits::Hello),
-        Acted::Wait(free, Waits::Hello),
-    ] = acted[..]
-    else {
-        panic!("{acted:?}")
-    };
-    s.replies([queue_node, free], Reply::Integer(0));
-    // The queue node does not answer; the other node says that the lock is free.
-    s.allow_waits(free);
-    let mut acted = s.drain();
-    for _ in 0..100 {
-        if sets(&acted) {
-            break;
-        }
-        for asked in acted {
-            assert!(matches!(asked, Acted::Wait(node, _) if node == free), "{asked:?}");
-            let is_looked_at = asked == Acted::Wait(free, Waits::TimeToLive);
-            s.reply(free, if is_looked_at { Reply::Integer(ABSENT) } else { Reply::Ok });
-        }
-        s.pass(Duration::from_millis(1));
-        acted = s.drain();
-    }
-    assert!(sets(&acted), "{acted:?}");
-    s.replies([slow], position(5, HELD));
-    s.replies([slow], Reply::Nil);
-    s.replies([slow], Reply::Integer(0));
-    s.replies([slow, free], Reply::Ok);
-    let _ = s.acquired().expect("two nodes granted");
-    assert_eq!(s.drain(), []);
-    assert_eq!(s.engine.stats().skipped, 0);
-}
-
-#[test]
-fn w3_queue_node_that_was_late_is_remembered() {
-    let mut s = queueing();
-    let (slow, next) = moved(&mut s);
-    let id = s.engine.operations().acquisitions().next().expect("it waits");
-    let _ = s.engine.cancel(s.now, id);
-    let left =
-        [slow.min(next), slow.max(next)].map(|it| Acted::Wait(it, Waits::StepOut(Step::Out)));
-    assert_eq!(s.drain(), left, "W12");
-
-    let mut s = queueing();
-    let (slow, _) = moved(&mut s);
-    s.notify(slow, "gresource");
-    assert!(sets(&s.drain()), "W6");
-}
-
 #[test]
 fn w10_late_looks_come_ever_more_rarely() {
     let mut s = queueing();
@@ -1734,37 +1109,6 @@ fn w10_late_looks_come_ever_more_rarely() {
     assert!((100..=135).contains(&pauses[0]), "{pauses:?}");
     let last = pauses[pauses.len() - 1];
     assert!((3_200..=4_165).contains(&last), "{pauses:?}");
-}
-
-/// It has waited for long, and knows nothing of the other queue.
-#[test]
-fn w10_late_looks_begin_again_at_another_queue_node() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 7, HELD);
-    s.drain();
-    for _ in 0..2_000 {
-        s.pass(Duration::from_millis(5));
-        if !s.drain().is_empty() {
-            s.reply(queue_node, position(7, HELD));
-        }
-    }
-    let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
-    s.pass(Duration::ZERO);
-    let asked = s.drain();
-    let next = asked.iter().find_map(|acted| match acted {
-        Acted::Wait(node, Waits::Hello) => Some(*node),
-        _ => None,
-    });
-    let next = next.expect("another queue node");
-    s.allow_waits(next);
-    assert!(s.drain().contains(&Acted::Wait(next, Waits::QueueUp)));
-    s.reply(next, position(7, HELD));
-    let start = s.now;
-    while !s.drain().contains(&Acted::Wait(next, Waits::QueueUp)) {
-        s.pass(Duration::from_millis(1));
-        assert!(s.now.since(start) < Duration::from_millis(70), "it sleeps on");
-    }
 }
 
 /// When it looks again, having been told this position.
@@ -1908,37 +1252,6 @@ fn w12_lock_that_is_let_go_leaves_the_front() {
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
 }
 
-/// Other commands are always on the way when a position is left.
-#[test]
-fn w12_positions_that_are_left_are_forgotten() {
-    let kept = |s: &Scenario| {
-        let shown = format!("{:?}", s.engine);
-        let (_, places) = shown.split_once("places: ").expect("it is shown");
-        places.chars().map_while(|char| char.to_digit(10)).fold(0, |sum, digit| 10 * sum + digit)
-    };
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 3, HELD);
-    s.drain();
-    assert_eq!(kept(&s), 1, "its own stand");
-    for number in 0..50 {
-        s.try_lock();
-        s.notify(queue_node, &format!("gresource {number}"));
-        let acted = s.drain();
-        assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::StepOut(Step::Out))]);
-        assert_eq!(kept(&s), 1);
-    }
-    s.notify(queue_node, "gother");
-    assert_eq!(kept(&s), 2);
-    let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_node(s.now, queue_node, NodeEvent::Disconnected(error));
-    assert_eq!(kept(&s), 1);
-    for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
-        let _ = s.engine.cancel(s.now, id);
-    }
-    s.drain();
-    assert_eq!(kept(&s), 0);
-}
-
 /// How many times in a row a local queue takes a lock that others wait for.
 fn turns(others: i64) -> usize {
     let mut s = queueing();
@@ -1987,23 +1300,6 @@ fn w13_local_queue_notifies_the_next_after_its_turn_if_others_wait() {
     assert_eq!(turns(0), 40, "without others its turn has no end");
 }
 
-/// A turn is for those who waited when it began: if they have gone, the others are told.
-#[test]
-fn w13_quota_that_is_not_used_goes_to_the_next_client() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 1, HELD);
-    let second = patient(&mut s);
-    s.notify(queue_node, "gresource");
-    s.drain();
-    let lease = granted(&mut s);
-    assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
-    s.done();
-    s.engine.abandon(s.now, lease);
-    let acted = s.drain();
-    let is_told = |acted: &Acted| matches!(acted, Acted::ReleaseAtQueue(_, _, Notify::Next));
-    assert!(acted.iter().any(is_told), "{acted:?}");
-}
-
 /// W7, W12: whoever stands behind the others after a hand-on, and gives up, leaves its position.
 #[test]
 fn w7_who_stands_behind_and_gives_up_leaves() {
@@ -2044,52 +1340,6 @@ fn w8_change_of_any_key_wakes_the_first_of_each() {
     assert_eq!(acted.iter().filter(|acted| matches!(acted, Acted::Set(..))).count(), 2);
 }
 
-/// Other clients may see another node as the queue node. A local queue that was alone in its own
-/// queue learns of them when it counts there, and tells them when its turn is over.
-#[test]
-fn w13_local_queue_that_was_alone_notifies_the_next_where_it_has_counted_others() {
-    let mut s = queueing();
-    patient(&mut s);
-    s.drain();
-    (0..60).for_each(|_| {
-        patient(&mut s);
-    });
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
-        panic!("no queue node")
-    };
-    s.allow_waits(queue_node);
-    s.drain();
-    s.reply(queue_node, position(0, ABSENT));
-    s.drain();
-    let mut lease = granted(&mut s);
-    let mut elsewhere = None;
-    for turn in 0..60 {
-        s.engine.abandon(s.now, lease);
-        let acted = s.drain();
-        let hand = |acted: &Acted| match acted {
-            Acted::ReleaseAtQueue(node, _, notify) => Some((*node, *notify)),
-            _ => None,
-        };
-        let hands: Vec<_> = acted.iter().filter_map(hand).collect();
-        if let Some((node, _)) = hands.iter().find(|(_, notify)| *notify == Notify::Next) {
-            assert!(turn > 16 && hands.len() == 2, "{node}: {hands:?}");
-            assert!(hands.iter().all(|(node, _)| *node == queue_node || Some(*node) == elsewhere));
-            return;
-        }
-        // One is enough: this engine does not stand there itself.
-        let others = |node| i64::from(node == queue_node || turn > 20);
-        for node in 0..NODES {
-            let is_counted = hands.iter().any(|(at, _)| *at == node);
-            if is_counted && node != queue_node && turn > 20 {
-                elsewhere = Some(node);
-            }
-            s.reply(node, Reply::Integer(1 + if is_counted { 2 * others(node) } else { 0 }));
-        }
-        lease = granted(&mut s);
-    }
-    panic!("its turn never ends");
-}
-
 /// A local queue that never met another client learns of those that wait from the count at the
 /// queue node.
 #[test]
@@ -2121,107 +1371,6 @@ fn w13_local_queue_that_never_queued_counts_who_does() {
     panic!("its turn never ends");
 }
 
-/// Which nodes are candidates differs from client to client: those that wait may stand anywhere.
-#[test]
-fn w13_each_local_queue_counts_at_every_node_in_turn() {
-    const MANY: usize = 5;
-    let mut s = Scenario::with(MANY, |builder| builder.waiting(Waiting::Queue)).all_ready();
-    let until = s.now.after(PATIENCE);
-    let mut lines = VecDeque::new();
-    for name in ["one", "two", "three", "four", "five"] {
-        for _ in 0..=2 * MANY {
-            s.acquire_of(Resource::new(name).unwrap(), TTL, Patience::Until(until));
-        }
-        s.drain();
-        s.replies(0..MANY, Reply::Ok);
-        lines.push_back((s.acquired().expect("all nodes granted"), Vec::new()));
-    }
-    // The locks take turns, and so do their looks.
-    for _ in 0..2 * MANY * lines.len() {
-        let (lease, mut queue_nodes) = lines.pop_front().expect("each comes back");
-        s.engine.abandon(s.now, lease);
-        let acted = s.drain();
-        let queue_node = acted.iter().find_map(|it| match it {
-            Acted::ReleaseAtQueue(queue_node, _, Notify::CountOnly) => Some(*queue_node),
-            _ => None,
-        });
-        queue_nodes.push(queue_node.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
-        s.replies(0..MANY, Reply::Integer(1));
-        s.replies(0..MANY, Reply::Ok);
-        lines.push_back((s.acquired().expect("all nodes granted"), queue_nodes));
-    }
-    for (_, queue_nodes) in lines {
-        let (first, again) = queue_nodes.split_at(MANY);
-        assert_eq!(first, again, "in turn");
-        assert!((0..MANY).all(|node| first.contains(&node)), "{first:?}");
-    }
-}
-
-/// Others may stand where this client cannot. To count them takes less than a position.
-#[test]
-fn w13_local_queue_counts_where_it_cannot_queue_but_may_run_the_script() {
-    for takes_scripts in [true, false] {
-        let mut s = queueing();
-        let until = s.now.after(PATIENCE);
-        let elsewhere =
-            s.acquire_of(Resource::new("elsewhere").unwrap(), TTL, Patience::Until(until));
-        s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
-            panic!("no queue node")
-        };
-        if !takes_scripts {
-            s.allow_waits(queue_node);
-            s.drain();
-        }
-        s.reply(queue_node, server_error(ServerErrorKind::Permission));
-        assert!(matches!(ability(&s, queue_node), Ability::Unavailable(_)));
-        let _ = s.engine.cancel(s.now, elsewhere);
-        s.drain();
-
-        for _ in 0..=2 * NODES {
-            patient(&mut s);
-        }
-        s.drain();
-        let mut lease = granted(&mut s);
-        let mut counted = Vec::new();
-        for _ in 0..NODES {
-            s.engine.abandon(s.now, lease);
-            let hands = s.drain().into_iter().filter_map(|acted| match acted {
-                Acted::ReleaseAtQueue(node, _, Notify::CountOnly) => Some(node),
-                _ => None,
-            });
-            counted.extend(hands);
-            s.replies(0..NODES, Reply::Integer(1));
-            lease = granted(&mut s);
-        }
-        assert_eq!(counted.contains(&queue_node), takes_scripts, "{queue_node}: {counted:?}");
-    }
-}
-
-/// One that can wait nowhere counts at each node all the same.
-#[test]
-fn w13_local_queue_that_can_wait_nowhere_counts_at_every_node_in_turn() {
-    let mut s = queueing();
-    ask_where_none_can_wait(&mut s);
-    assert!((0..NODES).all(|node| matches!(ability(&s, node), Ability::Unavailable(_))));
-    for _ in 0..2 * NODES {
-        patient(&mut s);
-    }
-    s.drain();
-    let mut counted = Vec::new();
-    for _ in 0..NODES {
-        let lease = granted(&mut s);
-        s.engine.abandon(s.now, lease);
-        counted.extend(s.drain().into_iter().filter_map(|acted| match acted {
-            Acted::ReleaseAtQueue(node, _, Notify::CountOnly) => Some(node),
-            _ => None,
-        }));
-        s.replies(0..NODES, Reply::Integer(1));
-    }
-    counted.sort_unstable();
-    assert_eq!(counted, [0, 1, 2]);
-}
-
 /// Releases that are handed on at all nodes, by how many locks stand in their row.
 fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
     let (mut rows, mut row) = (Vec::new(), 0);
@@ -2244,37 +1393,6 @@ fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
         }
     }
     rows
-}
-
-/// A node whose server refuses the script gets the usual release from then on.
-#[test]
-fn w13_series_ends_without_the_script_where_it_was_refused() {
-    let mut s = queueing();
-    let mut asked = Vec::new();
-    for _ in 0..12 {
-        patient(&mut s);
-        assert!(sets(&s.drain()));
-        let lease = granted(&mut s);
-        s.engine.abandon(s.now, lease);
-        for acted in s.drain() {
-            match acted {
-                Acted::ReleaseAtQueue(0, ..) => {
-                    asked.push(0);
-                    s.reply(0, server_error(ServerErrorKind::Permission));
-                    assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [0]));
-                    s.reply(0, Reply::Integer(1));
-                }
-                Acted::ReleaseAtQueue(node, ..) => {
-                    asked.push(node);
-                    s.reply(node, Reply::Integer(1));
-                }
-                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    asked.sort_unstable();
-    assert_eq!(asked, [0, 1, 1, 2, 2]);
 }
 
 /// Clients that start together should have alike shares soon.
@@ -2335,198 +1453,6 @@ fn w15_who_asks_for_delays_gets_delays_alone() {
     }
 }
 
-/// A second after a node has refused a position, it is a queue node again, whatever others refuse.
-#[test]
-fn w5_refusal_of_one_queue_node_does_not_prolong_that_of_another() {
-    let mut s = queueing();
-    let first = standing(&mut s, 5, HELD);
-    s.pass(Duration::from_millis(70));
-    assert_eq!(s.drain(), [Acted::Wait(first, Waits::QueueUp)]);
-    s.reply(first, server_error(ServerErrorKind::Busy));
-    s.pass(Duration::ZERO);
-    let [Acted::Wait(second, Waits::Hello)] = s.drain()[..] else { panic!("no other queue node") };
-    s.allow_waits(second);
-    assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
-    s.reply(second, position(5, HELD));
-    s.pass(Duration::from_secs(1));
-    assert_eq!(s.drain(), [Acted::Wait(second, Waits::QueueUp)]);
-    s.reply(second, server_error(ServerErrorKind::Busy));
-    s.pass(Duration::ZERO);
-    assert_eq!(s.drain(), [Acted::Wait(first, Waits::QueueUp)]);
-}
-
-/// One node says that others wait there; that nobody waits at another one is no news.
-#[test]
-fn w7_others_who_wait_at_one_node_are_not_forgotten_for_another() {
-    for crowded in 0..NODES {
-        let mut s = queueing();
-        let mut acted = Vec::new();
-        for _ in 0..4 {
-            patient(&mut s);
-            assert!(sets(&s.drain()));
-            let lease = granted(&mut s);
-            s.engine.abandon(s.now, lease);
-            acted = s.drain();
-            if acted.iter().any(|acted| matches!(acted, Acted::ReleaseAtQueue(..))) {
-                break;
-            }
-            s.replies(0..NODES, Reply::Integer(1));
-        }
-        assert_eq!(acted.len(), NODES, "a row ends: {acted:?}");
-        s.reply(crowded, Reply::Integer(1 + 2 * 3));
-        s.replies((0..NODES).filter(|node| *node != crowded), Reply::Integer(1));
-        patient(&mut s);
-        assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::Hello)]), "it queues up first");
-    }
-}
-
-/// Those before it have gone: the one that is the first now has an overtake delay.
-#[test]
-fn w5_who_moves_up_waits_as_long_as_it_does_there() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 5, ABSENT);
-    s.pass(Duration::from_millis(12));
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, position(1, ABSENT));
-    s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
-    assert_eq!(s.drain(), []);
-    s.pass(Duration::from_nanos(1));
-    assert_eq!(s.drain()[..2], watch_of(queue_node));
-}
-
-/// The third also looks where the lock is held, if its queue node has granted the last round.
-#[test]
-fn w9_third_looks_elsewhere_if_the_lock_is_not_held_at_its_queue_node() {
-    let queue_node = standing(&mut queueing(), 2, HELD);
-    let mut s = queueing();
-    patient(&mut s);
-    s.drain();
-    s.reply(queue_node, Reply::Ok);
-    s.replies((0..NODES).filter(|node| *node != queue_node), Reply::Nil);
-    let acted = s.drain();
-    assert_eq!(acted[1..], [Acted::Wait(queue_node, Waits::Hello)], "{acted:?}");
-    s.replies(0..NODES, Reply::Integer(0));
-    s.allow_waits(queue_node);
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, position(2, ABSENT));
-    s.pass(Duration::from_millis(6));
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, position(2, ABSENT));
-    let acted = s.drain();
-    let is_hello =
-        |acted: &Acted| matches!(acted, Acted::Wait(at, Waits::Hello) if *at != queue_node);
-    assert!(acted.len() == 2 && acted.iter().all(is_hello), "{acted:?}");
-}
-
-/// The lock was taken meanwhile: when it is free again, the first has an overtake delay again.
-#[test]
-fn w8_second_that_has_seen_it_held_waits_for_the_first_again() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 1, HELD);
-    s.notify(queue_node, "nresource");
-    s.pass(OVERTAKE_DELAY);
-    let acted = s.drain();
-    let other = other_of(&acted, queue_node);
-    s.reply(queue_node, Reply::Ok);
-    s.reply(queue_node, Reply::Integer(HELD));
-    s.allow_waits(other);
-    assert_eq!(s.drain(), watch_of(other));
-    s.reply(other, Reply::Ok);
-    s.reply(other, Reply::Integer(HELD));
-    s.pass(Duration::from_millis(20));
-    assert_eq!(s.drain(), []);
-    changed(&mut s, queue_node);
-    s.pass(Duration::from_millis(1));
-    assert_eq!(s.drain(), []);
-    s.pass(Duration::from_millis(1));
-    let acted = s.drain();
-    assert!(acted.contains(&watch_of(queue_node)[1]), "it looks again: {acted:?}");
-}
-
-/// What the queue node said that it has left is no position at the next one.
-#[test]
-fn w3_late_position_at_a_late_queue_node_is_none_at_the_next() {
-    let mut s = queueing();
-    let slow = standing(&mut s, 5, HELD);
-    s.pass(Duration::from_millis(70));
-    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
-    s.pass(NODE_TIMEOUT);
-    let acted = s.drain();
-    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-    s.allow_waits(next);
-    assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
-    s.reply(next, position(3, HELD));
-    s.reply(slow, position(0, ABSENT));
-    assert_eq!(s.drain(), []);
-    s.pass(OVERTAKE_DELAY);
-    assert_eq!(s.drain(), []);
-}
-
-/// Who found it free, and was refused, waits as long again for those before it.
-#[test]
-fn w5_third_that_was_refused_waits_for_several_overtake_delays_again() {
-    let mut s = queueing();
-    let queue_node = standing(&mut s, 2, ABSENT);
-    for _ in 0..3 {
-        s.pass(Duration::from_millis(6));
-        assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        s.reply(queue_node, position(2, ABSENT));
-        assert!(sets(&s.drain()));
-        assert_eq!(refuse(&mut s), [Acted::Wait(queue_node, Waits::QueueUp)]);
-        s.reply(queue_node, position(2, ABSENT));
-        assert_eq!(s.drain(), [], "it was just taken");
-    }
-}
-
-/// W10: with each slow look, the first watches others of those that refused its round.
-#[test]
-fn w10_first_watches_other_nodes_at_each_late_look() {
-    const FIVE: usize = 5;
-    let mut s = Scenario::with(FIVE, |builder| builder.waiting(Waiting::Queue)).all_ready();
-    patient(&mut s);
-    s.drain();
-    s.replies(0..FIVE, Reply::Nil);
-    let mut watched = Vec::new();
-    for millis in 0..100 {
-        if millis == 40 {
-            assert_eq!(watched.len(), 2, "before the first slow look: {watched:?}");
-        }
-        for acted in s.drain() {
-            if let Acted::Wait(node, Waits::TimeToLive) = acted {
-                watched.push(node);
-            }
-            answer(&mut s, acted, 0, |_| HELD);
-        }
-        s.pass(Duration::from_millis(1));
-    }
-    watched.sort_unstable();
-    watched.dedup();
-    assert_eq!(watched, [0, 1, 2], "a quorum of those that were heard");
-}
-
-/// A node that is being connected is waited for until the first slow look, and no longer.
-#[test]
-fn w2_node_that_is_being_connected_is_the_queue_node_of_a_new_wait_alone() {
-    let queue_node = standing(&mut queueing(), 5, HELD);
-    let others: Vec<usize> = (0..NODES).filter(|node| *node != queue_node).collect();
-    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
-    s.engine.connect(s.now);
-    s.drain();
-    others.iter().for_each(|node| s.connect(*node));
-    patient(&mut s);
-    s.drain();
-    s.replies(others.iter().copied(), Reply::Nil);
-    let acted = s.drain();
-    assert!(!acted.iter().any(|acted| matches!(acted, Acted::Wait(..))), "{acted:?}");
-    s.replies(others.iter().copied(), Reply::Integer(0));
-    s.pass(Duration::from_millis(70));
-    let acted = s.drain();
-    assert!(
-        matches!(acted[..], [Acted::Wait(at, Waits::Hello)] if others.contains(&at)),
-        "{acted:?}"
-    );
-}
-
 /// W2: a node that is further away than the others is no queue node.
 #[test]
 fn w2_node_that_is_far_is_no_queue_node() {
@@ -2568,111 +1494,4 @@ fn w2_node_that_is_far_is_no_queue_node() {
         };
         assert_eq!(at == queue_node, is_queue_node, "{far:?}");
     }
-}
-
-/// The one node of a wait that is refused again and again, until it is asked whether one can wait.
-fn asked_ability(s: &mut Scenario) {
-    for _ in 0..1_000 {
-        for acted in s.drain() {
-            match acted {
-                Acted::Connect(node) => s.connect(node),
-                Acted::Set(..) => s.reply(0, Reply::Nil),
-                Acted::Release(..) => s.reply(0, Reply::Integer(0)),
-                Acted::Wait(_, Waits::Hello) => return,
-                other => panic!("{other:?}"),
-            }
-        }
-        s.pass(Duration::from_millis(1));
-    }
-    panic!("it is not asked again")
-}
-
-fn loses(s: &mut Scenario) {
-    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
-    s.drain();
-}
-
-/// W4: once, and once more if one could wait there meanwhile.
-#[test]
-fn w4_inability_is_reported_again_after_an_ability() {
-    let mut s = Scenario::with(1, |builder| builder.waiting(Waiting::Queue)).all_ready();
-    patient(&mut s);
-    let mut told = Vec::new();
-    for is_able in [false, false, true, false] {
-        asked_ability(&mut s);
-        match is_able {
-            true => {
-                s.allow_waits(0);
-                assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
-                s.reply(0, position(5, HELD));
-            }
-            false => s.reply(0, server_error(ServerErrorKind::Permission)),
-        }
-        told.push(s.engine.poll_notice().is_some());
-        loses(&mut s);
-    }
-    assert_eq!(told, [true, false, false, true]);
-}
-
-/// Two connections in a row that end with this question end it; but not one before and one after
-/// a connection on which one could wait.
-#[test]
-fn w4_connections_that_ended_with_the_question_are_counted_in_a_row() {
-    let mut s = Scenario::with(1, |builder| builder.waiting(Waiting::Queue)).all_ready();
-    patient(&mut s);
-    for _ in 0..4 {
-        asked_ability(&mut s);
-        loses(&mut s);
-        asked_ability(&mut s);
-        s.allow_waits(0);
-        assert_eq!(s.drain(), [Acted::Wait(0, Waits::QueueUp)]);
-        s.reply(0, position(5, HELD));
-        loses(&mut s);
-    }
-}
-
-/// A stranger that was seen at a watched node alone counts.
-#[test]
-fn w7_poller_that_is_seen_by_a_watch_counts() {
-    let mut s = queueing();
-    let (queue_node, lease) = held_through_queue(&mut s);
-    again(&mut s, lease);
-    assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
-    s.reply(queue_node, position(0, ABSENT));
-    s.pass(Duration::from_millis(2));
-    let other = other_of(&s.drain(), queue_node);
-    s.reply(queue_node, Reply::Ok);
-    s.reply(queue_node, Reply::Integer(HELD));
-    s.allow_waits(other);
-    assert_eq!(s.drain(), watch_of(other));
-    s.reply(other, Reply::Ok);
-    s.reply(other, Reply::Integer(HELD));
-    s.pass(Duration::from_millis(38));
-    changed(&mut s, queue_node);
-    assert!(sets(&s.drain()));
-    let lease = granted(&mut s);
-    // A second after it had the lock for the first time.
-    s.pass(Duration::from_millis(980));
-    again(&mut s, lease);
-    let acted = s.drain();
-    assert!(matches!(acted[..], [Acted::Wait(_, Waits::QueueUp)]), "it yields: {acted:?}");
-}
-
-/// What is known of the place of a lock that nobody has released is forgotten with its name.
-#[test]
-fn w12_place_of_a_lock_that_was_not_released_is_forgotten() {
-    let has_places = |s: &Scenario| !format!("{:?}", s.engine).contains("places: 0");
-    let mut s = queueing();
-    let (queue_node, _forgotten) = held_through_queue(&mut s);
-    s.pass(2 * TTL);
-    assert!(has_places(&s));
-    for number in 0..300 {
-        let name = Resource::new(format!("other {number}")).expect("a valid name");
-        let until = s.now.after(PATIENCE);
-        s.engine.acquire(s.now, name, TTL, Patience::Until(until), Fencing::Off).expect("valid");
-    }
-    s.drain();
-    assert!(!has_places(&s));
-    s.notify(queue_node, "gresource");
-    assert!(s.drain().contains(&Acted::Wait(queue_node, Waits::StepOut(Step::Out))));
 }
