@@ -17,9 +17,8 @@ use muxlock::{Builder, KeepAlive, LockError, LockErrorKind, Loss, LossCause, Red
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
 
 use crate::scripts::{
-    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED,
-    KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS,
-    TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_SHARED, KEEP_ALL,
+    KEEP_SHARED, RAISE, RELEASE, SET_MARKED, TAKE_ALL, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 
 /// Fakes answer word by word as a server from 7.0 on.
@@ -349,124 +348,6 @@ fn slow_scripts_of_every_form_have_the_replies_of_a_real_master() {
         for vote in expected {
             assert!(said(scripts[0], vote), "{vote} is never answered to {}", scripts[0]);
         }
-    }
-}
-
-/// K11 to K15: the same for those of locks with a value, and what other clients do to their keys.
-#[test]
-fn slow_scripts_for_own_values_have_the_replies_of_a_real_master() {
-    let test = "slow_scripts_for_own_values_have_the_replies_of_a_real_master";
-    if is_older_than([7, 0, 0], test, WORDS) {
-        return;
-    }
-    const TOKENS: [&str; 2] =
-        ["0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"];
-    let [take, keep] = [TAKE_AS, KEEP_AS];
-    let (mut pair, mut choices) = (Pair::start(), Choices(44));
-    let mut replies = std::collections::BTreeSet::new();
-    for step in 0..COMMANDS {
-        let token = choices.pick(&TOKENS);
-        let value = choices.pick(&["mine", "mine", "theirs"]);
-        // No end is near that of another command.
-        let ttl = (20_000 + 20_000 * step).to_string();
-        let both = match choices.pick(&["take", "keep", "keep", "free", "look"]) {
-            b"take" => take,
-            b"keep" => keep,
-            b"free" => [FREE_AS; 2],
-            _ => [LOOK_AS; 2],
-        };
-        let is_marked = both[0] != both[1] && choices.pick(&["0", "0", "1"]) == b"1";
-        let script = both[usize::from(is_marked)];
-        let count: &[u8] = if is_marked { b"3" } else { b"2" };
-        let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count];
-        args.extend(is_marked.then_some(b"marker".as_slice()));
-        args.extend([b"a", b"a:as".as_slice(), token, ttl.as_bytes(), choices.pick(&["0", "1"])]);
-        args.extend(is_marked.then(|| choices.pick(&["0", "31000"])));
-        args.push(value);
-        replies.insert((script, pair.ask(&args)));
-        let other: Vec<&[u8]> = match choices.pick(&["set", "del", "as", "share", "both", "", ""]) {
-            b"set" => vec![b"SET", b"a", value, b"NX", b"PX", ttl.as_bytes()],
-            b"del" => vec![b"DEL", b"a"],
-            b"as" => vec![b"SET", b"a:as", token, b"NX"],
-            b"share" => {
-                let script = TAKE_SHARED[0].as_bytes();
-                vec![b"EVAL", script, b"2", b"a", b"a:intent", token, ttl.as_bytes(), b"0"]
-            }
-            b"both" => vec![b"DEL", b"a", b"a:as", b"marker"],
-            _ => vec![b"GET", choices.pick(&["a", "a:as"])],
-        };
-        for args in [other, vec![b"PTTL", b"a"], vec![b"PTTL", b"a:as"]] {
-            pair.ask(&args);
-        }
-    }
-    // Both have said each of these.
-    let expected: [(_, &[&str]); 4] = [
-        (take, &[":0", ":1"]),
-        (keep, &[":0", ":1", ":2"]),
-        ([FREE_AS; 2], &[":0", ":1"]),
-        ([LOOK_AS; 2], &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
-    ];
-    for (scripts, expected) in expected {
-        for reply in expected.iter().map(|reply| reply.as_bytes()) {
-            let mut said = replies.iter().filter(|(script, _)| *script == scripts[0]);
-            assert!(said.any(|(_, said)| said.starts_with(reply)), "{reply:?} {}", scripts[0]);
-        }
-    }
-}
-
-#[test]
-fn wrong_commands_have_the_errors_of_a_real_master() {
-    let test = "wrong_commands_have_the_errors_of_a_real_master";
-    if is_older_than([7, 0, 0], test, WORDS) {
-        return;
-    }
-    let mut pair = Pair::start();
-    for command in [
-        "NOSUCH",
-        "nosuch a b",
-        "GET",
-        "GET a b",
-        "SET",
-        "SET a",
-        "SET a b PX",
-        "SET a b NX PX",
-        "SET a b PX 1 PX 1",
-        "SET a b NOSUCH",
-        "PTTL",
-        "DEL",
-        "EXISTS",
-        "TIME now",
-        "PING a b",
-        "DBSIZE a",
-        "SELECT",
-        "SELECT 16",
-        "SELECT -1",
-        "SELECT x",
-        "SELECT 1 2",
-        "CLIENT",
-        "CLIENT ID x",
-        "CLIENT SETNAME",
-        "CLIENT SETNAME a b",
-        "CLIENT NOSUCH",
-        "CLIENT KILL",
-        "CLIENT KILL ID 0",
-        "CLIENT KILL ID -1",
-        "CLIENT KILL ID 1000000",
-        "EVAL",
-        "EVAL s",
-        "EVAL s x",
-        "EVAL s -1",
-        "EVAL s 1",
-        "AUTH",
-        "AUTH x",
-        "AUTH default x",
-        "AUTH other x",
-        "AUTH a b c",
-    ] {
-        pair.ask_text(command);
-    }
-    for command in ["PING", "ping hello", "CLIENT SETNAME name", "SELECT 15", "FLUSHALL"] {
-        pair.ask_text(command);
     }
 }
 

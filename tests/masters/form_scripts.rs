@@ -256,17 +256,6 @@ fn share_that_has_ended_is_not_kept_beside_another() {
     assert!(scene.is_long(TOKEN));
 }
 
-/// K4: a sorted set that never ends is no lock of this crate.
-#[test]
-fn sorted_set_of_others_is_left_alone() {
-    let scene = Scene::start();
-    scene.ask(&["ZADD", "k", "9000000000000000", TOKEN]);
-    for (script, last) in [(TAKE_SHARED, "0"), (KEEP_SHARED, "0"), (KEEP_SHARED, "1")] {
-        assert_eq!(scene.share(script, TOKEN, LONG, last), REFUSED, "{script}");
-    }
-    assert_eq!(scene.master.pttl(b"k").unwrap(), -1);
-}
-
 const VALUE: &str = "desk 4";
 
 impl Scene {

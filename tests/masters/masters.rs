@@ -1377,32 +1377,6 @@ fn slow_documented_user_is_denied_nothing() {
     }
 }
 
-#[test]
-fn masters_out_of_memory_give_no_vote_but_release_and_extend() {
-    let masters = start(5);
-    let redlock = all_ready(&patient(masters.urls()));
-    let mut lock = redlock.try_lock("before", TTL).unwrap();
-    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, "before")));
-    let fill = |master: &Master| {
-        tell(master, &["CONFIG", "SET", "maxmemory", "1"]);
-        tell(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    };
-    masters.iter().take(2).for_each(fill);
-    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
-
-    fill(&masters[2]);
-    let error = refused(redlock.try_lock(KEY, TTL));
-    assert!(error.is_unavailable(), "{error}");
-    let oom = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
-    assert_eq!(outcomes(&error)[..3], [oom; 3], "{error}");
-    assert!(error.nodes()[0].message.as_ref().is_some_and(|text| text.starts_with("OOM ")));
-    gone_soon(masters.iter().skip(3), KEY);
-    // Section F: what deletes or extends needs no memory.
-    lock.extend(TTL).unwrap();
-    assert!(lock.unlock().unwrap().was_held());
-    gone_soon(&masters, "before");
-}
-
 /// The commands that are tried in front of the first lock of a kind do not make room for it.
 #[test]
 fn masters_out_of_memory_refuse_the_first_lock_of_a_kind_as_the_next() {
