@@ -2,22 +2,21 @@
 //! anything is sent.
 
 use std::error::Error;
-use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
 use muxlock::error::{
     ConfigError, ConnectError, HandOverError, InvalidFencingToken, KeepAliveError,
-    KeepAliveErrorKind, ProtocolError, ServerErrorKind,
+    KeepAliveErrorKind,
 };
 use muxlock::limits::{NODES_MAX, RESOURCE_BYTES_MAX};
-use muxlock::node::{NodeOutcome, NodeReport, NodeState, NodeStatus, Phase};
+use muxlock::node::NodeState;
 use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::settings::Retry;
 use muxlock::{
-    Builder, Config, ErrorKind, Fenced, FencedRedlock, FencingToken, KeepAlive, KeptLock,
-    LockError, LockErrorKind, LockGuard, LockParts, LockToken, Loss, LossCause, Moment,
-    Multiplexer, Redlock, Released, Resource, Standalone, Stats, quorum,
+    Builder, Config, ErrorKind, Fenced, FencedRedlock, KeepAlive, KeptLock, LockError,
+    LockErrorKind, LockGuard, LockParts, Loss, Multiplexer, Redlock, Resource, Standalone, Stats,
+    quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};
@@ -29,7 +28,6 @@ fn is_sync<T: Sync>() {}
 fn is_clone<T: Clone>() {}
 fn is_static<T: 'static>() {}
 fn is_error<T: Error + Send + Sync + 'static>() {}
-fn is_debug<T: Debug>() {}
 
 #[test]
 fn types_cross_threads() {
@@ -74,18 +72,6 @@ fn types_cross_threads() {
     is_error::<Loss>();
     is_error::<ConfigError>();
     is_error::<ConnectError>();
-}
-
-#[test]
-fn types_are_debug() {
-    is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Standalone, Done, Cancelled)>();
-    is_debug::<(FencedRedlock, Fenced<LockGuard>, Fenced<KeptLock>, Fenced<LockParts>)>();
-    is_debug::<(FencingToken, InvalidFencingToken)>();
-    is_debug::<(Builder, Config, Retry, Resource, LockToken, Moment, OpId)>();
-    is_debug::<(KeepAlive, KeptLock, KeepAliveError, KeepAliveErrorKind, Loss, LossCause)>();
-    is_debug::<(ConfigError, ConnectError, LockError, LockErrorKind)>();
-    is_debug::<(NodeReport, NodeOutcome, NodeState, NodeStatus)>();
-    is_debug::<(Phase, ProtocolError, ServerErrorKind, Released, Stats)>();
 }
 
 /// Each with something to say, and none with a secret in it.
