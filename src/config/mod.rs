@@ -425,15 +425,6 @@ mod tests {
     }
 
     #[test]
-    fn node_count_is_bounded() {
-        assert!(matches!(with(&[]).config(), Err(ConfigError::NoNodes)));
-        let urls: Vec<_> = (1..=65).map(|port| format!("redis://127.0.0.1:{port}")).collect();
-        assert!(Builder::default().nodes(urls.clone()).config().is_err());
-        let config = Builder::default().nodes(urls[..64].to_vec()).config().unwrap();
-        assert_eq!((config.nodes(), config.quorum()), (64, 33));
-    }
-
-    #[test]
     fn one_server_under_two_names_is_refused() {
         let same = [
             ["redis://127.0.0.1:7000", "redis://127.0.0.1:7000"],

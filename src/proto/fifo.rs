@@ -107,23 +107,6 @@ mod tests {
         }
     }
 
-    /// Compaction moves what is left, so that must not be more than what was taken.
-    #[test]
-    fn what_was_taken_is_cleared_away_when_it_is_the_greater_part_and_not_before() {
-        for left_over in [1, TAKEN_MAX - 1, TAKEN_MAX, 3 * TAKEN_MAX] {
-            let mut fifo = Fifo::with_room(1);
-            (0..left_over).for_each(|item| fifo.push(item));
-            for item in 0..10 * TAKEN_MAX {
-                fifo.push(item);
-                let taken = fifo.taken + 1;
-                fifo.drop_first();
-                let is_greater_part = taken >= TAKEN_MAX && taken >= left_over;
-                assert_eq!(fifo.taken, if is_greater_part { 0 } else { taken }, "{left_over}");
-                assert_eq!(fifo.items.len(), fifo.taken + left_over);
-            }
-        }
-    }
-
     #[test]
     fn taking_all_takes_what_was_not_taken() {
         let mut fifo = Fifo::with_room(1);
@@ -134,19 +117,5 @@ mod tests {
         assert_eq!((fifo.len(), fifo.is_empty(), fifo.first()), (0, true, None));
         fifo.push(7);
         assert_eq!((fifo.len(), fifo.take_first()), (1, Some(7)));
-    }
-
-    #[test]
-    fn it_has_room_for_what_was_taken_only_as_far_as_it_has_for_what_was_not() {
-        for count in [1, TAKEN_MAX, 5 * TAKEN_MAX] {
-            let mut fifo = Fifo::with_room(count);
-            let room = fifo.items.capacity();
-            (1..count).for_each(|item| fifo.push(item));
-            for item in 0..10_000 {
-                fifo.push(item);
-                fifo.take_first();
-            }
-            assert_eq!(fifo.items.capacity(), room);
-        }
     }
 }

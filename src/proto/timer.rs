@@ -114,29 +114,6 @@ mod tests {
         }
     }
 
-    /// Twice as many entries as are live, and a few: a stricter limit costs more compactions.
-    #[test]
-    fn entries_of_no_use_are_removed_once_they_outnumber_the_others() {
-        let far = Moment::from_nanos(u64::MAX);
-        let is_live = |at: Moment, _| at != far;
-        let most_stale = |timers: &mut Timers, live: usize| {
-            let longest = (0..1_000).map(|slot| {
-                timers.set(far, id(slot));
-                timers.clear_one(is_live);
-                timers.heap.len()
-            });
-            assert_eq!(longest.max(), Some(2 * live + STALE_MIN), "{live}");
-        };
-        let mut timers = Timers::default();
-        (1..=10).for_each(|slot| timers.set(Moment::from_nanos(slot.into()), id(slot)));
-        most_stale(&mut timers, 10);
-        for slot in 1..=4 {
-            let due = Moment::from_nanos(slot.into());
-            assert_eq!(timers.take_due(due, is_live), Some(id(slot)));
-        }
-        most_stale(&mut timers, 6);
-    }
-
     #[test]
     fn between_reaches_both_ends_and_takes_an_empty_range() {
         let (low, high) = (Duration::from_millis(2), Duration::from_millis(4));

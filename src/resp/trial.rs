@@ -207,42 +207,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn each_trial_has_its_commands() {
-        let names = |trial: Trial| {
-            let mut names: Vec<_> =
-                COMMANDS[trial as usize].iter().map(ToString::to_string).collect();
-            names.sort();
-            names.join(" ")
-        };
-        assert_eq!(names(Trial::Plain), "DEL GET PEXPIRE PTTL");
-        assert_eq!(names(Trial::Marked), "DEL GET PEXPIRE PTTL TIME");
-        assert_eq!(names(Trial::Permits), "EXISTS SET TIME");
-        assert_eq!(names(Trial::Owned), "EXISTS HGET HSET PEXPIREAT SET TIME");
-        assert_eq!(names(Trial::Fenced), "HGET HSET SET TIME");
-        for (index, (command, _)) in ServerCommand::ALL.into_iter().enumerate() {
-            assert_eq!(command.number(), index + 1);
-            let words = words(command);
-            assert_eq!(words[0], command.to_string());
-            assert!(Trial::ALL.iter().any(|it| COMMANDS[*it as usize].contains(&command)));
-        }
-    }
-
-    #[test]
-    fn trial_in_front_of_a_script_names_each_command() {
-        let key = Key::new(Resource::new(b"k\"\\\n\xff").unwrap(), b"");
-        let trial = TrialFirst { key: &key, trial: Trial::Permits };
-        let text = before(trial, TAKE_SLOT[0]);
-        let commands = concat!(
-            "local i,n,r,m=0,0,0,0 while i<3 do i=i+1 ",
-            "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\") ",
-            "elseif i==2 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\") ",
-            "elseif i==3 then n=10 r=redis.pcall(\"TIME\") ",
-            "end ",
-        );
-        assert_eq!(text, [commands, first_parts()[2], " ", TAKE_SLOT[0]].concat());
-    }
-
     /// The first command is one that a master without memory refuses, so that nothing is written
     /// before.
     #[test]
@@ -267,18 +231,5 @@ mod tests {
         for other in ["MUXLOCKMISSING 0", "MUXLOCKMISSING 17", "MUXLOCKMISSING", "ERR 9", ""] {
             assert_eq!(missing(other.as_bytes()), None, "{other}");
         }
-    }
-
-    #[test]
-    fn a_trial_has_its_wire_form() {
-        let mut out = BytesMut::new();
-        encode(b"k", Trial::Permits, &mut out);
-        let length = TRIAL.len();
-        let head = format!("*18\r\n$4\r\nEVAL\r\n${length}\r\n{TRIAL}\r\n$1\r\n0\r\n");
-        let time = "$2\r\n10\r\n$1\r\n1\r\n$4\r\nTIME\r\n";
-        let exists = "$1\r\n2\r\n$1\r\n2\r\n$6\r\nEXISTS\r\n$1\r\nk\r\n";
-        let set = ["9", "6", "SET", "k", "v", "XX", "PX", "1"];
-        let set = set.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
-        assert_eq!(String::from_utf8(out.to_vec()).unwrap(), format!("{head}{set}{exists}{time}"));
     }
 }

@@ -231,24 +231,7 @@ mod tests {
     }
 
     use NodeOutcome::{Absent, Granted, Held, NotConnected};
-    use Verdict::{Lost, Won};
-
-    /// R4: once, with the vote that makes it inevitable.
-    #[test]
-    fn round_is_decided_once_and_as_early_as_possible() {
-        let table = [
-            (RoundKind::Acquire, [Granted, Granted, Granted, Granted, Held], (2, Won)),
-            (RoundKind::Acquire, [Held, Granted, Held, Granted, NotConnected], (4, Lost)),
-            (RoundKind::Acquire, [Held, NotConnected, Held, Granted, Granted], (2, Lost)),
-            (RoundKind::Extend, [Absent, Absent, Absent, Granted, Granted], (2, Lost)),
-            (RoundKind::Inspect, [Held, Absent, Held, Held, Held], (4, Won)),
-        ];
-        for (kind, votes, (decisive, verdict)) in table {
-            let mut expected = [None; 5];
-            expected[decisive] = Some(verdict);
-            assert_eq!(verdicts(kind, &votes), expected, "{kind:?} {votes:?}");
-        }
-    }
+    use Verdict::Lost;
 
     /// Whether a quorum answers is open when no quorum can confirm it any more.
     #[test]
