@@ -283,8 +283,7 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
-    use muxlock::unstable_tool::ConfigExt;
-    use testbed::Folder;
+    use muxlock::unstable_tool::{ConfigExt, Folder};
 
     use super::*;
 
@@ -298,17 +297,17 @@ mod tests {
     }
 
     /// A folder with the file and the password `s@sa me`.
-    fn folder(test: &str) -> (Folder, String) {
-        let folder = Folder::create(test);
-        fs::write(folder.0.join("muxlock.toml"), FILE).unwrap();
-        fs::write(folder.0.join("secret"), "s@sa me\n").unwrap();
-        let file = folder.0.join("muxlock.toml").to_str().unwrap().to_owned();
+    fn folder() -> (Folder, String) {
+        let folder = Folder::create().unwrap();
+        fs::write(folder.path().join("muxlock.toml"), FILE).unwrap();
+        fs::write(folder.path().join("secret"), "s@sa me\n").unwrap();
+        let file = folder.path().join("muxlock.toml").to_str().unwrap().to_owned();
         (folder, file)
     }
 
     #[test]
     fn flag_variable_and_file_count_in_this_order() {
-        let (_folder, file) = folder("settings-order");
+        let (_folder, file) = folder();
         let variables =
             [("MUXLOCK_CONFIG", &*file), ("MUXLOCK_PREFIX", "variable:"), ("MUXLOCK_MAX_TTL", "")];
         let found = read(&Flags::default(), &variables).unwrap();
@@ -334,8 +333,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_variable_or_the_file_and_its_line() {
-        let folder = Folder::create("settings-errors");
-        let file = folder.0.join("muxlock.toml").to_str().unwrap().to_owned();
+        let folder = Folder::create().unwrap();
+        let file = folder.path().join("muxlock.toml").to_str().unwrap().to_owned();
         let wrong = |text: &str, variables: &[(&str, &str)]| {
             fs::write(&file, text).unwrap();
             let variables = [&[("MUXLOCK_CONFIG", &*file)], variables].concat();

@@ -1,7 +1,7 @@
 //! `muxlock run`: a command that runs only while a lock is held.
 //!
-//! Three processes: this one, which acquires and renews the lock; the [guard](guard), which ends
-//! the command before the lock expires, even if this process cannot; and the [stub](stub), which
+//! Three processes: this one, which acquires and renews the lock; the [guard], which ends
+//! the command before the lock expires, even if this process cannot; and the [stub], which
 //! becomes the command.
 
 pub mod command;
