@@ -57,7 +57,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 15] = [
     (Kind::Swapped, On::Masters, 8_040),
     (Kind::Fenced, On::Masters, 12_000),
     (Kind::Looking, On::Guarded, 16_980),
-    (Kind::First, On::Guarded, 346_700),
+    (Kind::First, On::Guarded, 362_800),
     (Kind::InLockstep, On::Servers, 10_500),
     (Kind::InFlight, On::Servers, 358_700),
     (Kind::ManyInFlight, On::Servers, 2_905_000),
