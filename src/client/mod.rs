@@ -44,7 +44,7 @@ use crate::inspection::Inspection;
 use crate::lock_error::LockError;
 use crate::moment::Moment;
 use crate::mux::Driver;
-use crate::outcome::{NodeOutcome, NodeReport};
+use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::proto::{
     Done, Lease, NodeStatus, Patience, ReleaseHow, Released, Stats, rounds_at_once,
 };
@@ -770,7 +770,10 @@ impl Shared {
     /// their keys can live: nobody else might use the client in that time.
     #[cold]
     fn repeat_release(self: &Arc<Self>, error: &LockError, ttl: Duration) {
-        let is_refusal = |node: &NodeReport| matches!(node.outcome, NodeOutcome::Server(_));
+        // What timed out may still be refused: a busy server is silent first.
+        let is_refusal = |node: &NodeReport| {
+            matches!(node.outcome, NodeOutcome::Server(_) | NodeOutcome::TimedOut(Phase::Reply))
+        };
         if !error.nodes().iter().any(is_refusal) || self.repeats.swap(true, Ordering::AcqRel) {
             return;
         }

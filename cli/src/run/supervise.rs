@@ -19,6 +19,9 @@ use super::terminal::{Terminal, block_output_stop};
 use super::timer::since_boot;
 use super::{Descendants, FAILED, Job, LOST, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
+/// How long a release that masters refuse is repeated, or for `--kill-after` if that is longer. A script
+/// that keeps a server busy ends within seconds, or is killed.
+const REPEATS_MAX: Duration = Duration::from_secs(10);
 /// How long remaining processes of the command may take to end before they are reported.
 const REST_REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// The shortest extension for `--at-least`.
@@ -610,7 +613,7 @@ impl<'a> Run<'a> {
                         return lost("too few masters still had it");
                     }
                     Done::Released(Err(error)) => {
-                        locks.drain_for(self.job.kill_after)?;
+                        locks.drain_for(self.job.kill_after.max(REPEATS_MAX))?;
                         if locks.mux.unanswered() > 0 && !args.quiet {
                             say(&format!("the release is not confirmed: {}", in_the_tool(&error)));
                         }
