@@ -25,7 +25,7 @@ type Setter = fn(Builder, &str) -> Result<Builder, String>;
 
 /// Each other setting, by its key: the name of its variable without the prefix.
 const SETTERS: [(&str, Setter); 6] = [
-    ("prefix", |builder, text| Ok(builder.key_prefix(text))),
+    ("prefix", |builder, text| Ok(builder.key_prefix(clean(text)?))),
     ("max_ttl", |builder, text| Ok(builder.max_ttl(duration(text)?))),
     ("node_timeout", |builder, text| Ok(builder.node_timeout(duration(text)?))),
     ("connect_timeout", |builder, text| Ok(builder.connect_timeout(duration(text)?))),
@@ -33,7 +33,7 @@ const SETTERS: [(&str, Setter); 6] = [
         let guard = url::parse_restart_guard(text);
         Ok(builder.restart_guard(guard.map_err(|_| "it must be uptime, own_observation or off")?))
     }),
-    ("flush_marker", |builder, text| Ok(builder.flush_marker(text))),
+    ("flush_marker", |builder, text| Ok(builder.flush_marker(clean(text)?))),
 ];
 
 impl Builder {
@@ -200,6 +200,16 @@ pub fn with_credentials(
     Ok(Builder { login, ..builder })
 }
 
+/// Part of a key. Files and templates add a line break or quotes, and clients without them have
+/// other keys.
+fn clean(text: &str) -> Result<&str, String> {
+    let is_odd = |char: char| char.is_whitespace() || matches!(char, '"' | '\'');
+    match text.starts_with(is_odd) || text.ends_with(is_odd) {
+        true => Err("white space or a quote is at its start or end: leave it out".into()),
+        false => Ok(text),
+    }
+}
+
 /// A duration with a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.chars().all(|char| char.is_ascii_digit()) {
@@ -329,6 +339,12 @@ mod tests {
         }
         let text = "MUXLOCK_MAX_TTL is \"30\": it has no unit: write 30s or 30ms";
         assert_eq!(wrong("MUXLOCK_MAX_TTL", "30"), text);
+        let text = "MUXLOCK_PREFIX is \"app:\\n\": white space or a quote is at its start or end";
+        assert!(wrong("MUXLOCK_PREFIX", "app:\n").starts_with(text));
+        for odd in ["\"m\"", "'m'", " m"] {
+            let text = "white space or a quote is at its start or end: leave it out";
+            assert!(wrong("MUXLOCK_FLUSH_MARKER", odd).ends_with(text));
+        }
         let text = "MUXLOCK_USER needs password_file or MUXLOCK_PASSWORD_FILE";
         assert_eq!(wrong("MUXLOCK_USER", "u"), text);
         let text = "MUXLOCK_RESTART_GUARD is \"***\": it must be uptime";
