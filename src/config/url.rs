@@ -286,6 +286,10 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
             "{scheme}:// needs TLS, and this program was built without it: it needs the feature \
              \"tls\" of muxlock"
         )),
+        // Of a file whose quotes are part of the text, or of a list in JSON.
+        _ if scheme.starts_with(['"', '\'', '[']) => {
+            Err("a quote or a bracket is in front of it: leave it out, and at the end".to_owned())
+        }
         _ => Err(match FOREIGN_SCHEMES.contains(&scheme) {
             true => format!("the scheme is {scheme:?}; known are {KNOWN_SCHEMES}"),
             false => format!("the scheme is not known; known are {KNOWN_SCHEMES}"),
@@ -796,6 +800,8 @@ mod tests {
             ("unix:///a%0ab", "there is a control character in the path"),
             ("unix:///s?database=1", "cannot use the address unix:///s: a parameter is not known"),
             ("sesame://h", "the scheme is not known"),
+            ("\"redis://h", "a quote or a bracket is in front of it"),
+            ("['redis://h'", "a quote or a bracket is in front of it"),
         ];
         for (url, expected) in table {
             let error = error(url);
