@@ -185,6 +185,11 @@ pub fn with_credentials(
         };
     };
     let password = password_in(&path, &origin)?;
+    let has_login = |it: &String| url::NodeUrl::parse(it).is_ok_and(|it| it.login.is_some());
+    if builder.nodes.iter().all(has_login) {
+        let name = user.as_ref().map_or(&origin, |user| &user.origin);
+        warnings.push(format!("{name} is ignored: each address has a password of its own"));
+    }
     warn_if_open(&path, warnings);
     let user = user.map(|user| user.text).unwrap_or_default();
     let credentials = Credentials::new(password).user(user);
@@ -369,6 +374,13 @@ mod tests {
         let [own, other] = ["s@sa me", "q"].map(Credentials::new);
         assert!(asked("") == [own.clone(), own.clone(), other.clone()]);
         assert!(asked("u:r") == [own.clone().user("u:r"), own.user("u:r"), other]);
+        let warned = |list: &str| {
+            let file = ("MUXLOCK_PASSWORD_FILE", secret.to_str().unwrap());
+            read(&[("MUXLOCK_NODES", list), file, ("MUXLOCK_USER", "u")]).unwrap().1
+        };
+        let text = "MUXLOCK_USER is ignored: each address has a password of its own";
+        let all = [warned("redis://:q@d redis://v:q@e"), warned(list)].map(|it| it.concat());
+        assert!(all[0].starts_with(text) && !all[1].contains(text), "{all:?}");
         let wrong = with("sesame", "").err().unwrap();
         let begins = "MUXLOCK_PASSWORD_FILE names a file that cannot be read: No such file";
         assert!(wrong.starts_with(begins) && !wrong.contains("sesame"), "{wrong}");
