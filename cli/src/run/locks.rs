@@ -1,5 +1,6 @@
 //! The event loop: a multiplexer as its guest, signals, and a timer.
 
+use std::env;
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -512,6 +513,12 @@ fn holder(
         return Some((format!("{resource} was revoked"), free, false));
     }
     let text = format!("{holder} holds {resource} on {count} of {total} masters");
+    // The command of another `muxlock run`: while it waits, that lock stays.
+    if env::var("MUXLOCK_HOLDER").is_ok_and(|it| it == holder.to_string()) {
+        let end = "; this command runs under it (MUXLOCK_HOLDER), so it stays held \
+                   until this command ends";
+        return Some((text, end.to_owned(), true));
+    }
     if never_expires(inspection) {
         return Some((text, format!("; it never expires: no TTL ({TAKEN_WITH})"), true));
     }

@@ -477,6 +477,20 @@ fn slow_loss_by_refusals_is_no_loss_by_silence() {
     assert!(!err.contains("in time"), "{err}");
 }
 
+/// Waiting would be in vain, so it is not advised, and even a quiet command says so.
+#[test]
+fn command_that_wants_the_lock_it_runs_under_is_told() {
+    let (_masters, _redlock, list) = start();
+    for quiet in [&[][..], &["-q", "-E", "0"]] {
+        let inner = [&["r", env!("CARGO_BIN_EXE_muxlock"), "run"], quiet, &["r", "true"]].concat();
+        let (code, _, err) = run(&mut unhurried(&list, &inner));
+        let words = "; this command runs under it (MUXLOCK_HOLDER), so it stays held until this \
+                     command ends\n";
+        assert_eq!(code, if quiet.is_empty() { 121 } else { 0 }, "{err}");
+        assert!(err.contains(" holds r on 3 of 3 masters: ") && err.ends_with(words), "{err}");
+    }
+}
+
 /// Waiting for a key without an end is in vain, and a revocation is no holder.
 #[test]
 fn key_that_never_expires_and_one_that_was_revoked_are_told() {
