@@ -6,6 +6,7 @@ use std::time::Duration;
 use muxlock::proto::{Cancelled, Done, Lease, OpId};
 use muxlock::unstable_tool::{explained, in_the_tool, printable, reason};
 use muxlock::{KeepAlive, Loss, LossCause, Moment};
+use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGTERM};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
@@ -245,7 +246,9 @@ impl<'a> Run<'a> {
                 Some(Done::Lost(lease, loss)) => self.lost(lease, &loss)?,
                 _ => {}
             }
-            for signal in self.locks.signals() {
+            // A stopped command would get a request to end only once it goes on.
+            let woken = |it| [Some(it), matches!(it, SIGTERM | SIGHUP).then_some(SIGCONT)];
+            for signal in self.locks.signals().into_iter().flat_map(woken).flatten() {
                 match self.ended {
                     // Processes that the command has left in groups of their own get it too.
                     Some(_) => drop(self.family().signal(signal)),

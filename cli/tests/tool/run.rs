@@ -342,6 +342,23 @@ fn signals_reach_everything_that_the_command_has_started() {
     assert_eq!(child.end().1, "end\n");
 }
 
+/// Otherwise the lock would stay until somebody continues the command.
+#[test]
+fn stopped_command_is_woken_to_end() {
+    let (_masters, _redlock, list) = start();
+    for (name, code) in [("TERM", 7), ("HUP", 8)] {
+        let traps = "trap 'exit 7' TERM; trap 'exit 8' HUP";
+        let script = format!("{traps}; echo $$; while :; do sleep 0.02; done");
+        let mut child = Running::start(&mut unhurried(&list, &["r", "-c", &script]));
+        let pid = first_line(&mut child.0);
+        signal("STOP", pid.parse().unwrap());
+        let stat = format!("/proc/{pid}/stat");
+        soon("it is stopped", || fs::read_to_string(&stat).unwrap().contains(" T "));
+        signal(name, child.id());
+        assert_eq!(child.end().0, code);
+    }
+}
+
 /// A service manager may signal all processes: the guard stays.
 #[test]
 fn signal_to_all_processes_ends_the_command_only() {
