@@ -12,7 +12,7 @@ mod guard;
 pub mod locks;
 mod progress;
 pub mod records;
-mod signals;
+pub mod signals;
 pub mod stub;
 mod supervise;
 mod terminal;

@@ -38,9 +38,8 @@ impl Signals {
     pub fn new() -> io::Result<Signals> {
         let (receiver, sender) = UnixStream::pair()?;
         receiver.set_nonblocking(true)?;
-        let ignored = ignored()?;
         let mut came = Vec::new();
-        for signal in FORWARDED.into_iter().filter(|it| ignored & (1 << (*it as i32 - 1)) == 0) {
+        for signal in not_ignored(FORWARDED)? {
             let flag = Arc::new(AtomicBool::new(false));
             // Before the pipe, so that the flag is set when the pipe becomes readable.
             flag::register(signal as i32, Arc::clone(&flag))?;
@@ -77,10 +76,13 @@ impl Signals {
     }
 }
 
-/// The signals that are ignored, as the bits of a mask: `nohup` asks for that, and the command is
-/// to ignore them too.
-fn ignored() -> io::Result<u64> {
+/// Those of the signals that are not ignored: `nohup` asks for that, and the command is to ignore
+/// them too.
+pub fn not_ignored<const N: usize>(
+    signals: [Signal; N],
+) -> io::Result<impl Iterator<Item = Signal>> {
     let status = fs::read_to_string(STATUS).map_err(|error| about(STATUS, &error))?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    Ok(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    Ok(signals.into_iter().filter(move |it| mask & (1 << (*it as i32 - 1)) == 0))
 }

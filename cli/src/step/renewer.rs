@@ -26,6 +26,7 @@ use nix::unistd::{close, dup2_stdin, dup2_stdout, pipe2, setsid};
 use signal_hook::flag;
 
 use super::super::holder::renewer_text;
+use super::super::run::signals::not_ignored;
 use super::super::run::stub::{SELF, unstarted};
 use super::super::run::{FAILED, settings};
 use super::file::{Ended, StepFile, line_of, parts_of};
@@ -138,7 +139,7 @@ impl Renewer {
         let lock = guard.keep_alive(how).map_err(|error| error.to_string())?;
         let has_signal = Arc::new(AtomicBool::new(false));
         let ready = || {
-            for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            for signal in not_ignored([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])? {
                 flag::register(signal as i32, Arc::clone(&has_signal))?;
             }
             env::set_current_dir("/")?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use muxlock::testing::{Master, Masters, Value as Answer};
 use muxlock::{LockParts, Redlock};
-use testbed::{Folder, TTL, soon, within};
+use testbed::{Folder, TTL, pause, soon, within};
 
 use super::cli::{client, muxlock, run, start};
 use super::run::{Running, children, signal};
@@ -672,6 +672,18 @@ fn slow_renewer_ends_by_time_signal_removal_and_loss() {
         soon("it is free", || is_free(&masters));
         lost("a signal ended the process that renewed it");
     }
+
+    // As with `nohup`.
+    let lock = tool(&scene.list, &["lock", "r", "--to", &scene.file, "--keep", "1h"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(lock.get_program());
+    shell.args(lock.get_args());
+    shell.envs(lock.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert_eq!(run(&mut shell).0, 0);
+    signal("HUP", scene.renewer());
+    // It looks for signals each 100 ms.
+    pause(Duration::from_millis(150));
+    assert_eq!(scene.unlock().0, 0);
 
     scene.lock(&["--keep", "1h", "--ttl", "30s"]);
     let renewer = scene.renewer();
