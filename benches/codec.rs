@@ -22,9 +22,9 @@ fn encoding(criterion: &mut Criterion) {
     let (token, key) = (&token, b"invoice:42".as_slice());
     let mut group = criterion.benchmark_group("encode");
     let commands = [
-        ("set", Command::Acquire { key, token, ttl, marker: None }),
+        ("set", Command::Acquire { key, token, ttl }),
         ("extend", Command::Extend { key, token, ttl }),
-        ("heal", Command::Heal { key, token, ttl, marker: None }),
+        ("heal", Command::Heal { key, token, ttl }),
         ("release", Command::Release { key, token, with: ReleaseWith::Script }),
         ("release_delex", Command::Release { key, token, with: ReleaseWith::Delex }),
     ];

@@ -124,8 +124,8 @@
 //! - If a master's wall clock steps forward, its keys expire early. A client detects the step when
 //!   it next reads that clock: before a lock, if the last reading is older than 10 ms. It cannot
 //!   detect a step before its first reading.
-//! - A flush of a master is detected only with [`Builder::flush_marker`], and the deletion of a
-//!   single key never.
+//! - A client that connects after a flush of a master detects it only with
+//!   [`Builder::flush_marker`]. The deletion of a single key stays undetected.
 //! - Waiting clients usually get the lock in the order of their arrival, without a guarantee.
 //! - Redis Cluster is not supported. Replicas need Sentinel and extra settings: see
 //!   [`Builder::node`].

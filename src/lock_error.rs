@@ -49,8 +49,8 @@ pub enum LockErrorKind {
         bytes: usize,
     },
     /// The resource's key is `muxlock:fence`, which has the counters for fencing tokens. Or its
-    /// name ends in `muxlock:promoted`, where clients store when they first saw a promoted master.
-    /// Or a fencing token was requested for a resource that is not one plain name. Nothing was
+    /// name ends in `muxlock:promoted`, where clients store when they first saw a promoted master,
+    /// or in `muxlock:marker`, by which they notice a flush. Or a fencing token was requested for a resource that is not one plain name. Nothing was
     /// sent.
     ReservedResource,
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
@@ -120,6 +120,8 @@ pub(crate) enum Reserved {
     Counters,
     /// It is that of a sighting.
     Sighting,
+    /// It is that of a marker.
+    Marker,
     /// It is not one plain name, which a fencing token needs.
     NotPlain,
 }
@@ -327,6 +329,10 @@ impl LockError {
                 Reserved::Sighting => {
                     "keys that end in muxlock:promoted are for notes about promoted masters: use \
                      another name for the resource"
+                }
+                Reserved::Marker => {
+                    "keys that end in muxlock:marker are for noticing flushes: use another name \
+                     for the resource"
                 }
                 Reserved::NotPlain => {
                     "only a lock of one plain name can have a fencing token: this lock is of \

@@ -288,6 +288,10 @@ pub enum Unfit {
     /// The server is a master, but its replication id shows that it was a replica since the client
     /// connected.
     Changed,
+    /// The server refuses `CLIENT TRACKING`, by which it would notify the client of a flush. Allow
+    /// it (`+client|tracking`, on Redis 6 `+client`), or write `?notices=no` behind the address.
+    /// Then a flush goes unnoticed.
+    NoNotices,
     /// The server does not run the script that a release needs: `EVAL` is renamed or forbidden.
     NoScripts,
     /// The server runs scripts, but this command is renamed or forbidden, and every lock needs it.
@@ -309,6 +313,10 @@ impl fmt::Display for Unfit {
             Unfit::Duplicate => "unusable (the same server as another node; list it once)",
             Unfit::Changed => {
                 "unusable (it became a replica and a master again; wait, and do not fail over)"
+            }
+            Unfit::NoNotices => {
+                "unusable (refuses CLIENT TRACKING, so that a flush would not be noticed; allow \
+                 +client|tracking (on Redis 6: +client), or add ?notices=no to its address)"
             }
             Unfit::NoScripts => "unusable (does not run the release script; allow EVAL)",
         })
@@ -413,7 +421,7 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// Whether it is the restart guard's: a flush marker counts without a guard as well.
+    /// Whether it is the restart guard's: a flush may count without a guard as well.
     pub(crate) fn is_by_guard(self) -> bool {
         self.cause != QuarantineCause::Flushed
     }
@@ -457,10 +465,13 @@ pub enum QuarantineCause {
     /// The server's wall clock jumped forward, so keys expired too early. Slew the clock instead of
     /// stepping it.
     ClockStepped,
-    /// The server's [`flush_marker`](crate::Builder::flush_marker) was missing: it was flushed, or
-    /// the marker is new. Forbid `FLUSHALL` and `FLUSHDB`. The client also reports this if it had
-    /// no room to record an unconfirmed key.
+    /// The server's data was flushed or replaced, or its
+    /// [`flush_marker`](crate::Builder::flush_marker) is new. Forbid `FLUSHALL` and `FLUSHDB`. The
+    /// client also reports this if it had no room to record an unconfirmed key.
     Flushed,
+    /// The server has evicted keys, which may have been locks. Set its `maxmemory-policy` to
+    /// `noeviction`.
+    Evicted,
     /// The same server process was seen at another node's address, where its votes might have been
     /// counted.
     Moved,
@@ -477,7 +488,8 @@ impl fmt::Display for QuarantineCause {
                 "promoted, or started from the RDB file of a master with a replica"
             }
             QuarantineCause::ClockStepped => "its wall clock jumped forward",
-            QuarantineCause::Flushed => "its flush marker was missing",
+            QuarantineCause::Flushed => "its data was flushed or replaced",
+            QuarantineCause::Evicted => "it has evicted keys",
             QuarantineCause::Moved => "its process was at another address before",
             QuarantineCause::Unidentified => "it does not report its run_id (allow INFO)",
         })

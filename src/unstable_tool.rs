@@ -18,7 +18,9 @@ pub use crate::config::env::{
     with_credentials, with_settings,
 };
 pub use crate::config::mark::MARKED;
-use crate::config::{Config, Credentials, Login, NodeConfig, RestartGuard, Sentinels, Target};
+use crate::config::{
+    Config, Credentials, Login, NodeConfig, Notices, RestartGuard, Sentinels, Target,
+};
 use crate::keep_alive::Loss;
 use crate::lock_error::LockError;
 pub use crate::mux::Dialled;
@@ -110,6 +112,8 @@ pub struct MasterSettings<'a> {
     pub db: u32,
     /// Its restart guard.
     pub restart_guard: RestartGuard,
+    /// Whether its clients refuse it if it tells of no flush.
+    pub needs_notices: bool,
     /// For TLS.
     pub tls: Option<TlsSettings<'a>>,
 }
@@ -144,8 +148,10 @@ pub struct CommonSettings<'a> {
     pub mark: &'a str,
     /// The beginning of every key.
     pub key_prefix: &'a [u8],
-    /// The key whose absence shows that a master was flushed.
+    /// The key whose absence shows that a master was flushed, if the settings name one.
     pub flush_marker: Option<&'a [u8]>,
+    /// The same, or the one that clients use of their own accord.
+    pub marker_key: &'a [u8],
     /// The key that says when clients first saw a promoted master.
     pub sighting_key: &'a [u8],
 }
@@ -221,7 +227,8 @@ pub trait ConfigExt {
 impl ConfigExt for Config {
     fn master(&self, node: usize) -> MasterSettings<'_> {
         let of = &self.nodes[node];
-        let NodeConfig { address, target, login, db, restart_guard, .. } = of;
+        let NodeConfig { address, target, login, db, restart_guard, notices, .. } = of;
+        let is_guarded = *restart_guard != RestartGuard::Off;
         MasterSettings {
             address,
             endpoint: match target {
@@ -249,6 +256,7 @@ impl ConfigExt for Config {
             has_password: !matches!(login, Login::None),
             db: *db,
             restart_guard: *restart_guard,
+            needs_notices: is_guarded && *notices == Notices::Required,
             tls: of.tls_settings(),
         }
     }
@@ -274,6 +282,7 @@ impl ConfigExt for Config {
             mark: &self.mark,
             key_prefix: &self.key_prefix,
             flush_marker: self.flush_marker.as_ref().map(|key| key.as_bytes()),
+            marker_key: self.marker_key.as_bytes(),
             sighting_key: self.sighting_key.as_bytes(),
         }
     }

@@ -36,7 +36,7 @@ const TAG_DIGITS: usize = 8;
 const RENEWS: &str = "renews=";
 /// Most bytes of such a text, as of any other.
 const TEXT_BYTES_MAX: usize = 100;
-/// The tag is in no name. Connections of a user without the right to SETNAME have none.
+/// The tag is in no name.
 const UNFOUND: &str = "no longer connected, or without a name";
 const OTHER: &str = "another client library";
 

@@ -56,7 +56,7 @@ pub struct Options {
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     restart_guard: Option<RestartGuardName>,
 
-    /// Key used to detect FLUSHALL [env: MUXLOCK_FLUSH_MARKER]
+    /// Key that shows an earlier FLUSHALL [env: MUXLOCK_FLUSH_MARKER]
     #[arg(long, value_name = "KEY")]
     flush_marker: Option<String>,
 }

@@ -718,8 +718,9 @@ mod tests {
         assert!(matches!(received, Outcome::Done(Done::Extended(_, Ok(())))));
     }
 
-    /// Name, id, four empty sections, time, two missing commands, and probe.
-    const HANDSHAKE_REPLIES: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+    /// `HELLO`, tracking, five empty sections, time, and probe.
+    const HANDSHAKE_REPLIES: &[u8] =
+        b"%0\r\n+OK\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
     /// A master that grants one lock. Returns its connection, to be read by the test.

@@ -102,6 +102,7 @@ impl Builder {
     /// The files are checked when the client is built, and read again before each connection.
     ///
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of only this master.
+    /// `?notices=no` accepts a master that refuses `CLIENT TRACKING`: a flush of it goes unnoticed.
     ///
     /// The client uses a numeric IP address directly. It looks up a host name before each
     /// connection, so a master can return under another address: see
@@ -203,24 +204,17 @@ impl Builder {
         Builder { restart_guard, ..self }
     }
 
-    /// The name of a key on each master that detects `FLUSHALL`: if the key is missing, the client
-    /// treats the master as flushed. None if not set; 1 to 256 bytes. The
-    /// [`key_prefix`](Builder::key_prefix) is not added.
+    /// The name of a permanent key on each master that shows a flush to clients that connect later.
+    /// None if not set; 1 to 256 bytes. The [`key_prefix`](Builder::key_prefix) is not added.
     ///
-    /// With a marker, the client acquires a lock with a script that sets the lock's key and checks
-    /// the marker in one step. If the marker is missing, the script sets it again, and the client
-    /// quarantines the master as after a restart. There is no other way to detect a flush. All
-    /// clients with the same marker quarantine it until about the same moment, so they must have
-    /// the same [`max_ttl`](Builder::max_ttl). With [`RestartGuard::Off`] the script still keeps
-    /// new locks from counting for that time.
+    /// A master notifies its connected clients of a flush, even if this is not set. With it, a
+    /// client that connects also quarantines a master until this key is older than a quarantine. A
+    /// flush deletes the key, and clients write it again. With [`RestartGuard::Off`], a client with
+    /// this setting still heeds flushes.
     ///
-    /// **When you set a marker for the first time**, it is missing on every master. So clients with
-    /// the marker get no lock for a full quarantine. To avoid that, start one client with it early
-    /// and let it try to take a lock.
-    ///
-    /// The cost is a script instead of a plain `SET`, and one key without a time to live on each
-    /// master. The script calls `TIME`, so the client's user needs that permission. The marker does
-    /// not detect the deletion of a single key.
+    /// Use the key that clients write without this setting: the prefix, then `muxlock:marker`. With
+    /// any other key, all masters are in quarantine at its first use. The client's user needs
+    /// `TIME` and the right to the key.
     pub fn flush_marker(self, key: impl Into<Vec<u8>>) -> Builder {
         Builder { flush_marker: Some(key.into()), ..self }
     }

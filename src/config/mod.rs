@@ -30,6 +30,7 @@ pub use credentials::Credentials;
 pub(crate) use credentials::Login;
 pub use error::ConfigError;
 use mark::Marked;
+pub(crate) use options::Notices;
 pub use options::{Heal, RestartGuard, Retry, Wait, Waiting};
 pub(crate) use resolver::Resolver;
 #[cfg(feature = "tls-no-provider")]
@@ -45,7 +46,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 /// The longest key prefix, in bytes.
 const KEY_PREFIX_BYTES_MAX: usize = 256;
-/// The longest text for `CLIENT SETNAME`, in bytes.
+/// The longest text in the name of a connection, in bytes.
 const CLIENT_NAME_BYTES_MAX: usize = 100;
 /// Where a shell's own files are.
 #[cfg(any(feature = "env", feature = "tls-no-provider"))]
@@ -54,6 +55,8 @@ const OF_SHELL: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 const PROBE_NAME: &[u8] = b"muxlock:probe";
 /// The name of the key that says when clients first saw a promoted server (R33).
 const SIGHTING_NAME: &[u8; 16] = b"muxlock:promoted";
+/// The name of the key that a flush deletes, unless the settings name another.
+const MARKER_NAME: &[u8; 14] = b"muxlock:marker";
 
 /// Checked settings. Create them with [`Builder::config`], and pass them to
 /// [`Multiplexer::new`](crate::Multiplexer::new) or [`Standalone::new`](crate::Standalone::new).
@@ -71,7 +74,7 @@ pub struct Config {
     pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
     pub(crate) resolver: Resolver,
-    /// What follows the tag in the name for `CLIENT SETNAME`; empty for a description of the
+    /// What follows the tag in the name of a connection; empty for a description of the
     /// process. In a driver, the whole name.
     pub(crate) client_name: Arc<str>,
     /// A mark over the settings that must be equal in all clients.
@@ -80,6 +83,8 @@ pub struct Config {
     pub(crate) probe_key: Key,
     /// The key that says when clients first saw a promoted server.
     pub(crate) sighting_key: Key,
+    /// The key that a flush deletes.
+    pub(crate) marker_key: Key,
 }
 
 /// One master. Not `Debug`: it may contain a password.
@@ -90,6 +95,7 @@ pub(crate) struct NodeConfig {
     pub(crate) login: Login,
     pub(crate) db: u32,
     pub(crate) restart_guard: RestartGuard,
+    pub(crate) notices: Notices,
     /// Of an address with `rediss://`.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<NodeTls>,
@@ -219,6 +225,9 @@ impl Config {
             key_prefix: builder.key_prefix.clone(),
             max_ttl: builder.max_ttl,
             quarantine: validity::quarantine(builder.max_ttl),
+            marker_key: flush_marker
+                .clone()
+                .unwrap_or_else(|| own_key(MARKER_NAME, &builder.key_prefix)),
             flush_marker,
             waiting: builder.waiting,
             heal: builder.heal,
@@ -281,7 +290,7 @@ impl Config {
         Key::of_bytes(key, &self.key_prefix)
     }
 
-    /// Whether it is the counters' key, or that of a sighting, or needs one of them.
+    /// Whether it is the counters' key, or that of a sighting or a marker, or needs one of them.
     #[inline]
     pub(crate) fn reserved_for(&self, key: &Key) -> Option<Reserved> {
         let reserved = |key: &[u8]| {
@@ -289,6 +298,8 @@ impl Config {
                 Some(Reserved::Counters)
             } else if is_sighting_key(key) {
                 Some(Reserved::Sighting)
+            } else if is_marker_key(key) {
+                Some(Reserved::Marker)
             } else {
                 None
             }
@@ -354,6 +365,12 @@ fn is_sighting_key(key: &[u8]) -> bool {
     key.last_chunk() == Some(SIGHTING_NAME)
 }
 
+/// Whether a flush shows there, for clients with some prefix that name no other key.
+#[inline]
+fn is_marker_key(key: &[u8]) -> bool {
+    key.last_chunk() == Some(MARKER_NAME)
+}
+
 /// The same key for clients with any prefix.
 fn checked_marker(key: &[u8]) -> Result<Key, ConfigError> {
     let (bytes, max) = (key.len(), FLUSH_MARKER_BYTES_MAX);
@@ -387,6 +404,7 @@ fn node_config(url: NodeUrl, builder: &Builder) -> NodeConfig {
         login: url.login.map_or_else(|| builder.login.clone(), Login::Fixed),
         db: parameters.db,
         restart_guard: parameters.restart_guard.unwrap_or(builder.restart_guard),
+        notices: parameters.notices,
         #[cfg(feature = "tls-no-provider")]
         tls: None,
     }

@@ -155,7 +155,11 @@ impl From<Duration> for Wait {
 /// one second because servers report their age in whole seconds. By default, the age that the
 /// server reports is subtracted. The algorithm calls this "delayed restarts"; here the client waits
 /// instead of the operator. The guard also covers a promoted replica, a master whose wall clock
-/// jumped forward, and a master whose [`flush_marker`](crate::Builder::flush_marker) is missing.
+/// jumped forward, and a master that evicted keys, was flushed or got the data of another one.
+///
+/// Masters notify connected clients of a flush (`CLIENT TRACKING`). A master that refuses this is
+/// unfit, unless its address has `?notices=no`. A client that connects after a flush notices it
+/// only with [`flush_marker`](crate::Builder::flush_marker).
 ///
 /// The client still sends every command to a node in quarantine, so that the keys on it block other
 /// clients once it votes again. It ignores the answers, even to extensions, because another client
@@ -174,10 +178,20 @@ pub enum RestartGuard {
     /// A master votes only after this client has seen its process for the whole quarantine. The
     /// client trusts no reported age, so it waits that long after each of its own starts.
     OwnObservation,
-    /// No quarantine, except after a flush that the [`flush_marker`](crate::Builder::flush_marker)
-    /// detects. For development, where masters are used right after their start, and for masters
+    /// No quarantine, except after a flush if [`flush_marker`](crate::Builder::flush_marker) is set.
+    /// For development, where masters are used right after their start, and for masters
     /// that the operator knows to be safe.
     Off,
+}
+
+/// Whether a server votes that does not tell of flushes. An address sets it: `?notices=no`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Notices {
+    /// It does not, if the restart guard is on.
+    #[default]
+    Required,
+    /// It does. A flush, and what a master lost that was a replica between two looks, is not seen.
+    Forgone,
 }
 
 /// Whether an extension recreates the key on a master that does not have it.
@@ -192,8 +206,7 @@ pub enum RestartGuard {
 /// healing. Make sure that an extension runs between the end of one master's quarantine and the
 /// restart of the next.
 ///
-/// With a [`flush_marker`](crate::Builder::flush_marker), an extension checks it as an acquisition
-/// does. Processes that pass a lock to each other should use the same setting.
+/// Processes that pass a lock to each other should use the same setting.
 ///
 /// With healing, deleting the keys does not revoke a renewed lock: the next extension sets them
 /// again, unless another client takes the lock first.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::credentials::Credentials;
 use super::error::ConfigError;
-use super::options::RestartGuard;
+use super::options::{Notices, RestartGuard};
 
 const PORT_DEFAULT: u16 = 6379;
 const SENTINEL_PORT_DEFAULT: u16 = 26379;
@@ -134,13 +134,14 @@ pub(crate) struct Parameters {
     pub(crate) db: u32,
     /// Overrides the client's setting.
     pub(crate) restart_guard: Option<RestartGuard>,
+    pub(crate) notices: Notices,
     /// For the Sentinels.
     sentinel_user: Option<String>,
     sentinel_password: Option<String>,
 }
 
 /// The parameters of every address.
-const COMMON: [&str; 1] = ["restart_guard"];
+const COMMON: [&str; 2] = ["restart_guard", "notices"];
 /// The parameters of an address with `rediss://`.
 const FOR_TLS: [&str; 5] = ["ca", "cert", "key", "server_name", "verify"];
 
@@ -177,6 +178,7 @@ impl Parameters {
                 "sentinel_user" => parsed.sentinel_user = Some(decode(name, value)?),
                 "sentinel_password" => parsed.sentinel_password = Some(decode(name, value)?),
                 _ if FOR_TLS.contains(&name) => for_tls.push((name, decode(name, value)?)),
+                "notices" => parsed.notices = parse_notices(value)?,
                 _ => parsed.restart_guard = Some(parse_restart_guard(value)?),
             }
         }
@@ -190,6 +192,14 @@ fn parse_yes_or_no(name: &str, value: &str) -> Result<bool, String> {
         "yes" => Ok(true),
         "no" => Ok(false),
         _ => Err(format!("{name} must be yes or no")),
+    }
+}
+
+fn parse_notices(value: &str) -> Result<Notices, String> {
+    match value {
+        "yes" => Ok(Notices::Required),
+        "no" => Ok(Notices::Forgone),
+        _ => Err("notices must be yes or no".to_owned()),
     }
 }
 
@@ -448,7 +458,7 @@ fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     let parts = Parts::of_unix(rest)?.without_fragment()?;
     let path = parse_path(parts.endpoint)?;
-    let (parameters, _) = Parameters::parse(parts.query, &["db", "restart_guard"])?;
+    let (parameters, _) = Parameters::parse(parts.query, &[&["db"], &COMMON[..]].concat())?;
     parts.url(Endpoint::Unix(path), parameters)
 }
 
@@ -774,6 +784,7 @@ mod tests {
             ("redis://h redis://g", "more addresses follow"),
             #[cfg(not(feature = "tls-no-provider"))]
             ("valkeys://h", "valkeys:// needs TLS"),
+            ("redis://h?notices=off", "notices must be yes or no"),
             ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
             ("redis://h?restart_guard", "restart_guard must be"),
             ("redis://h?", "cannot use the address redis://h:6379: a parameter is not known"),
@@ -833,7 +844,7 @@ mod tests {
             ("rediss://h?key=/c", "there is a key without its cert"),
             ("rediss://h?verify=off", "verify must be yes or no"),
             ("rediss://h?verify=no&ca=/c", "verify=no and ca exclude each other"),
-            ("rediss://h?name=n", "known are restart_guard, ca, cert, key, server_name"),
+            ("rediss://h?name=n", "known are restart_guard, notices, ca, cert, key, server_name"),
         ];
         for (url, expected) in table {
             let error = error(url);

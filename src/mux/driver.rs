@@ -21,7 +21,7 @@ use crate::moment::Moment;
 use crate::outcome::Phase;
 use crate::outcome::{NodeOutcome, printable};
 use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeEvent, NodeSet, Notice, OpId};
-use crate::resp::{self, Protocol};
+use crate::resp;
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
 use crate::sys::name::of_process;
@@ -372,13 +372,6 @@ impl Driver {
                 Some(Action::Send { nodes, command }) => {
                     let start = self.batch.len();
                     resp::encode(&command, &mut self.batch);
-                    if command.changes_to_resp3() {
-                        for node in nodes.iter() {
-                            if let Some(socket) = &mut self.nodes[node].socket {
-                                socket.reader.speak(Protocol::Resp3);
-                            }
-                        }
-                    }
                     if start > 0 && (nodes != self.recipients || start >= BATCH_BYTES_MAX) {
                         self.send_bytes(start);
                         self.batch.advance(start);
@@ -621,8 +614,9 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    /// Name, id, four empty sections, time, two missing commands, and probe.
-    const HANDSHAKE_REPLIES: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+    /// `HELLO`, tracking, five empty sections, time, and probe.
+    const HANDSHAKE_REPLIES: &[u8] =
+        b"%0\r\n+OK\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
     /// A server that completes the handshake and grants one lock, and an address without a server.
@@ -824,7 +818,7 @@ mod tests {
         testbed::pause(Duration::from_millis(20));
         acquire(&mut driver);
         driver.flush();
-        assert_eq!(in_flight(&driver), 5, "two are a check");
+        assert_eq!(in_flight(&driver), 4, "one is a check");
         poll.poll(&mut events, None).unwrap();
         let now = Clock.now();
         driver.after_wait(now);
@@ -914,9 +908,9 @@ mod tests {
         assert_eq!(driver.engine.statuses().next().unwrap().last_failure, Some(surplus));
     }
 
-    /// A driver whose only node has completed the handshake, and speaks RESP3 from now on; and the
+    /// A driver whose only node has completed the handshake, and the
     /// server's end of the connection.
-    fn speaking_resp3() -> (Driver, Poll, Events, TcpStream) {
+    fn greeted() -> (Driver, Poll, Events, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let config = Builder::default().node(format!("redis://{address}?restart_guard=off"));
@@ -934,7 +928,6 @@ mod tests {
         while !driver.engine.node(0).is_idle() {
             turn(&mut driver, &mut poll, &mut events);
         }
-        driver.nodes[0].socket.as_mut().unwrap().reader.speak(Protocol::Resp3);
         (driver, poll, events, server)
     }
 
@@ -961,7 +954,7 @@ mod tests {
     #[test]
     fn half_a_push_on_an_idle_connection_is_neither_surplus_nor_late_and_its_rest_is_taken() {
         for cut in 1..PUSH.len() {
-            let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+            let (mut driver, mut poll, mut events, mut server) = greeted();
             let (head, tail) = PUSH.split_at(cut);
             let due = driver.due();
             server.write_all(head).unwrap();
@@ -986,7 +979,7 @@ mod tests {
 
     #[test]
     fn half_a_push_before_an_answer_that_never_comes_hangs_no_call() {
-        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        let (mut driver, mut poll, mut events, mut server) = greeted();
         server.write_all(&PUSH[..9]).unwrap();
         send_set(&mut driver, &mut server);
         assert!(!is_acquired(&mut driver, &mut poll, &mut events));
@@ -1000,7 +993,7 @@ mod tests {
     /// A deferred push is read with the answer behind it.
     #[test]
     fn deferred_push_is_no_answer_and_is_read_with_the_one_behind_it() {
-        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        let (mut driver, mut poll, mut events, mut server) = greeted();
         send_set(&mut driver, &mut server);
         server.write_all(PUSH).unwrap();
         poll.poll(&mut events, None).unwrap();
@@ -1014,7 +1007,7 @@ mod tests {
     /// One node's answers may always be the last ones.
     #[test]
     fn what_was_deferred_is_read_with_what_arrives_ten_milliseconds_later() {
-        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        let (mut driver, mut poll, mut events, mut server) = greeted();
         send_set(&mut driver, &mut server);
         let first = Clock.now();
         for (millis, is_deferred) in [(0, true), (10, true), (11, false), (12, true)] {

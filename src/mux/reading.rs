@@ -250,15 +250,15 @@ fn drain(
     Ok(false)
 }
 
-/// Passes the answers to a check to the engine, if they come next and are as usual. The clock is
-/// read again: otherwise a time that the server sent after our last reading would look like a
+/// Passes the answer to a check of the clock to the engine, if it comes next and is as usual. Ours
+/// is read again: otherwise a time that the server sent after our last reading would look like a
 /// server clock that runs ahead.
 #[inline]
 fn pass_checked(engine: &mut Engine, reader: &mut ReplyReader, node: usize) {
     if engine.node(node).is_telling_time() {
         engine.advance(Clock.now_coarse());
-        if let Some((time, role)) = reader.checked() {
-            engine.handle_node(engine.last_now(), node, NodeEvent::Checked(time, role));
+        if let Some(time) = reader.time() {
+            engine.handle_node(engine.last_now(), node, NodeEvent::Told(time));
         }
     }
 }

@@ -15,17 +15,29 @@ use crate::validity::Ttl;
 /// A command to a node. Every one has exactly one reply.
 #[derive(Debug, Clone, Copy)]
 pub enum Command<'a> {
-    /// `AUTH [user] password`.
-    Authenticate(Credentials<'a>),
+    /// `HELLO 3`, with credentials if there are any, and the name for `CLIENT LIST`.
+    Hello {
+        /// Who logs in.
+        credentials: Option<Credentials<'a>>,
+        /// The client's name.
+        name: &'a [u8],
+    },
     /// `SELECT db`.
     Select {
         /// The database's number.
         db: u32,
     },
-    /// `CLIENT SETNAME`, so that operators see the client in `CLIENT LIST`.
-    SetName(&'a [u8]),
-    /// `CLIENT ID`: the server's number for this connection.
-    ClientId,
+    /// `CLIENT TRACKING ON OPTIN`: the server tells this connection when its data is flushed or
+    /// replaced, and when a key is changed that [`WaitMessage::Cache`] marks.
+    Track,
+    /// Reads the marker of the database, which a flush deletes, and writes it where it is absent.
+    /// Answers [`Reply::Marker`].
+    Marker {
+        /// The key.
+        key: &'a [u8],
+        /// A random number.
+        id: u64,
+    },
     /// `CLIENT KILL ID`: ends another connection. Commands that the server has not read from it are
     /// lost.
     Kill {
@@ -63,8 +75,7 @@ pub enum Command<'a> {
         /// Which commands.
         trial: Trial,
     },
-    /// `SET key token NX PX ttl`. With a marker, a script that runs this command, and answers 1, 0,
-    /// or a negative number (see [`FlushMarker`]).
+    /// `SET key token NX PX ttl`.
     Acquire {
         /// The key.
         key: &'a [u8],
@@ -72,12 +83,10 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live.
         ttl: Ttl,
-        /// The flush marker to check in the same step.
-        marker: Option<FlushMarker<'a>>,
     },
     /// Same as [`Acquire`](Command::Acquire), in a script that also raises a counter to `proposal`,
     /// or to more. It answers 1 if the counter now has the proposal, the counter's value if that is
-    /// another, and null if the key exists. With a marker, 0 means null.
+    /// another, and null if the key exists.
     AcquireFenced {
         /// The key.
         key: &'a [u8],
@@ -85,8 +94,6 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live.
         ttl: Ttl,
-        /// The flush marker to check in the same step.
-        marker: Option<FlushMarker<'a>>,
         /// The counter.
         counter: Counter<'a>,
         /// The lowest value that the counter should have: not 1.
@@ -123,8 +130,6 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's new time to live.
         ttl: Ttl,
-        /// The flush marker to check in the same step.
-        marker: Option<FlushMarker<'a>>,
     },
     /// Asks for the beginning of the key's value, and its remaining time to live.
     Inspect {
@@ -157,8 +162,6 @@ pub struct KindCommand<'a> {
     pub token: &'a LockToken,
     /// The time to live from now on.
     pub ttl: Ttl,
-    /// The flush marker to check in the same step, if that can create a key.
-    pub marker: Option<FlushMarker<'a>>,
     /// How its script is sent.
     pub sent_as: SentAs<'a>,
 }
@@ -186,12 +189,6 @@ pub struct TrialFirst<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Whether the server's replies are in RESP3 from this command's on, if it takes it.
-    #[inline]
-    pub(crate) fn changes_to_resp3(&self) -> bool {
-        matches!(self, Command::Wait(WaitMessage::Hello))
-    }
-
     /// The same command, with its script sent in this way, if it is one that has a choice.
     #[cold]
     pub(super) fn sent_as(mut self, how: SentAs<'a>) -> Command<'a> {
@@ -250,10 +247,6 @@ pub enum KindStep {
 /// A command that lets a client wait for a lock without polling.
 #[derive(Debug, Clone, Copy)]
 pub enum WaitMessage<'a> {
-    /// `HELLO 3`: from its answer on, the server may send pushes on this connection.
-    Hello,
-    /// `CLIENT TRACKING ON OPTIN`.
-    Track,
     /// `SUBSCRIBE channel`. A push answers it.
     Subscribe {
         /// The engine's channel.
@@ -356,6 +349,9 @@ pub enum Push<'a> {
     Changed(&'a [u8]),
     /// Any watched key might have been changed.
     AllChanged,
+    /// The server has flushed or replaced the data of a database: what it answers from here on, it
+    /// has done afterwards.
+    Flushed,
     /// Anything else.
     Other,
 }
@@ -383,16 +379,6 @@ pub struct Counter<'a> {
     pub bucket: u16,
 }
 
-/// A key that detects `FLUSHALL`. If it is missing, the script sets it again. Until `quarantine`
-/// has passed since then, the script answers with the remaining milliseconds as a negative number.
-#[derive(Debug, Clone, Copy)]
-pub struct FlushMarker<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// How long a server whose marker was missing does not vote.
-    pub quarantine: Duration,
-}
-
 /// The command for compare-and-delete. All have the same effect, and each is atomic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -417,6 +403,8 @@ pub enum Section {
     Memory,
     /// Whether it is loading its data.
     Persistence,
+    /// Whether it has evicted keys.
+    Stats,
 }
 
 /// The first 128 bits of a master's replication id, which identifies the history of its data.
@@ -446,6 +434,15 @@ pub struct Sighting {
     pub history: History,
     /// The server's wall clock, since the Unix epoch, in whole microseconds.
     pub time: Duration,
+}
+
+/// What stands under the marker's key. A flush deletes it, and it is never written twice alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marker {
+    /// The random number of the client that has written it.
+    pub id: u64,
+    /// The server's wall clock at that time, since the Unix epoch, in microseconds.
+    pub micros: u64,
 }
 
 /// A server's role and replication id. Checked often, so it is small.
@@ -488,6 +485,8 @@ pub struct ServerInfo {
     pub evicts_nothing: Option<bool>,
     /// Whether it is still loading its data.
     pub loading: Option<bool>,
+    /// How many keys it has evicted since its start.
+    pub evicted: Option<u64>,
 }
 
 impl ServerInfo {
@@ -518,6 +517,7 @@ impl ServerInfo {
             memory_max: other.memory_max.or(self.memory_max),
             evicts_nothing: other.evicts_nothing.or(self.evicts_nothing),
             loading: other.loading.or(self.loading),
+            evicted: other.evicted.or(self.evicted),
         };
     }
 }
@@ -550,8 +550,6 @@ pub enum Reply {
     Integer(i64),
     /// The reason why a lock on more than one plain key was refused.
     Refused(Reason),
-    /// The server must not vote for this long.
-    NoVote(Duration),
     /// A position in a queue, and the expiry of the lock's key.
     Position {
         /// The number of clients ahead.
@@ -576,12 +574,17 @@ pub enum Reply {
     Time(Duration),
     /// The time when a client first saw the server after a promotion.
     Sighting(Box<Sighting>),
+    /// The marker of the database.
+    Marker(Marker),
     /// The value and time to live of a key on the server.
     Holding(Holding),
     /// The owner value of a key on the server, and the token beside it.
     Owned(Box<Owned>),
-    /// A map: the server now speaks RESP3.
-    Map,
+    /// The answer to `HELLO`: the server speaks RESP3 from now on.
+    Hello {
+        /// The server's number for this connection.
+        client_id: Option<i64>,
+    },
     /// The server lacks a command that a script tried. The script has changed nothing.
     Missing(ServerCommand),
     /// An error.
@@ -596,7 +599,7 @@ const _: () = assert!(size_of::<Reply>() <= 32);
 pub enum Shape {
     /// Itself.
     Number,
-    /// A vote, or how long the server must not vote.
+    /// A vote.
     Vote,
     /// The same, or the held resource of several.
     VoteOfSet,

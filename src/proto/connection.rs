@@ -1,8 +1,6 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
-use std::time::Duration;
-
 use super::cleanup::Due;
 use super::command::{Grant, Push, Reply, ServerError};
 use super::event::NodeEvent;
@@ -16,7 +14,6 @@ use crate::inspection::FoundKey;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::proto::index::RoundId;
-use crate::validity::{TTL_MS_MAX, drift_over};
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -57,19 +54,16 @@ impl Engine {
             NodeEvent::Foreign(peer) => at.keep_foreign(peer),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
             NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
-            NodeEvent::Checked(time, role) => match at.handle_checked(now, time, role) {
+            NodeEvent::Told(time) => match at.handle_told(now, time) {
                 Some(effect) => self.follow(now, node, effect),
-                None => {
-                    self.handle_any_reply(now, node, Reply::Time(time));
-                    self.handle_any_reply(now, node, Reply::Replication(*role));
-                }
+                None => self.handle_any_reply(now, node, Reply::Time(time)),
             },
             NodeEvent::Connecting(phase) => {
                 let deadline = at.connecting(now, phase);
                 self.nodes.note_due(deadline);
             }
             NodeEvent::Connected => {
-                let deadline = at.connected(now);
+                let deadline = at.connected(now, self.entropy.next_u64());
                 if deadline.is_some() {
                     self.waits.local.desk.connected(node);
                     self.cleanup.reconnect(node);
@@ -283,6 +277,9 @@ impl Engine {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
+            Effect::RepeatHandshake => self.nodes.repeat_handshake(now, node),
+            Effect::AskMarker => self.nodes.ask_marker(node),
+            Effect::Lost(cause) => self.nodes.quarantine_anew(now, node, cause),
             Effect::TimeRefused(notice) => {
                 self.nodes.check_anew();
                 notice.into_iter().for_each(|notice| self.nodes.notices.note(node, notice));
@@ -294,25 +291,41 @@ impl Engine {
     /// connection.
     pub fn handle_push(&mut self, now: Moment, node: usize, push: Push<'_>) {
         let now = self.clamp(now);
-        if self.nodes[node].state() != State::Ready {
-            return;
+        let (state, is_told) = (self.nodes[node].state(), self.nodes[node].guard.is_told());
+        match state {
+            State::Ready | State::Handshaking { .. } => {}
+            State::Idle | State::Connecting { .. } | State::BackOff { .. } | State::Limited => {
+                return;
+            }
         }
         let makes_sense = match push {
+            // What follows was done after it. What it says of keys is for those that wait.
+            Push::Flushed if is_told => {
+                self.nodes.note_flush(node);
+                self.note_all_changed(now, node);
+                true
+            }
+            _ if state != State::Ready => false,
             Push::Subscribed(channel) if self.waits.local.desk.is_own_channel(channel) => {
                 let asked = self.nodes[node].pipeline.next_request();
                 let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
             Push::AllChanged => {
-                for entry in self.waits.local.entries.watched_at(node) {
-                    self.with_waits(now, |waits, cx| waits.local.note_change(cx, node, entry));
-                }
+                self.note_all_changed(now, node);
                 true
             }
             push => self.with_waits(now, |waits, cx| waits.pushed(cx, node, push)),
         };
         if !makes_sense {
             self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected));
+        }
+    }
+
+    /// Any key that is watched there may have changed.
+    fn note_all_changed(&mut self, now: Moment, node: usize) {
+        for entry in self.waits.local.entries.watched_at(node) {
+            self.with_waits(now, |waits, cx| waits.local.note_change(cx, node, entry));
         }
     }
 
@@ -363,7 +376,7 @@ impl Engine {
             self.operations.note_found(asked, node, FoundKey::Owned(owned.clone()));
             return Some(NodeOutcome::Held);
         }
-        let Some(answer) = kind.answer(&reply, self.config.notices_flushes()) else {
+        let Some(answer) = kind.answer(&reply) else {
             let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
             // Before the vote, so that commands that follow from it are not sent on this
             // connection.
@@ -397,14 +410,6 @@ impl Engine {
                 let asked = self.rounds.awaits(round, node);
                 self.operations.note_found(asked, node, FoundKey::Holding(holding));
                 NodeOutcome::Held
-            }
-            // A flush deletes the marker with the locks. A copy that this command has set is
-            // younger than what was deleted.
-            Answer::Flushed(left) => {
-                let left = left.min(Duration::from_millis(2 * u64::from(TTL_MS_MAX)));
-                let until = now.after(left).after(drift_over(left));
-                self.nodes.quarantine(now, node, QuarantineCause::Flushed, until);
-                NodeOutcome::Quarantined
             }
         })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::{Foreign, Replication};
+use super::command::Foreign;
 use crate::config::Credentials;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
@@ -60,9 +60,9 @@ pub enum NodeEvent<'a> {
     },
     /// Replies are read as they arrive.
     ReadingInTime,
-    /// The server reported its time and then its role: the same as these two replies for
+    /// The server reported its time: the same as this reply for
     /// [`handle_reply`](super::Engine::handle_reply), at less cost.
-    Checked(Duration, &'a Replication),
+    Told(Duration),
     /// The socket accepts no more bytes, and the caller's buffer is full. The engine sends nothing
     /// to this node until it is [`Writable`](NodeEvent::Writable).
     Blocked,

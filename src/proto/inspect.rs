@@ -42,15 +42,16 @@ impl Engine {
         Ok(self.operations.id_of(op))
     }
 
-    /// The handshake has shown that the server has no vote. If it lacks a command of every lock, it
-    /// still reports a lock's holder: waiting clients ask it, and no lock counts on it.
+    /// The handshake has shown that the server has no vote. If it lacks a command of every lock, or
+    /// tells of no flush, it still reports a lock's holder: waiting clients ask it, and no lock counts
+    /// on it.
     #[cold]
     pub(super) fn refuse(&mut self, now: Moment, node: usize, reason: Unfit) {
         let outcome = NodeOutcome::Unfit(reason);
         let is_asked = |round: RoundId| self.rounds[round].kind.is_inspection();
         let at = &self.nodes[node];
-        let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
-        if !(lacks_a_command
+        let may_be_asked = matches!(reason, Unfit::MissingCommand(_) | Unfit::NoNotices);
+        if !(may_be_asked
             && at.pipeline.waits_for_any(is_asked)
             && self.cleanup.debts_of(node).awake() == 0)
         {

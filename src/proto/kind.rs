@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::command::{
-    Command, Counter, FlushMarker, Grant, KindCommand, KindStep, Reason, ReleaseWith, Reply,
-    SentAs, Shape,
+    Command, Counter, Grant, KindCommand, KindStep, Reason, ReleaseWith, Reply, SentAs, Shape,
 };
 use crate::inspection::Holding;
 use crate::outcome::NodeOutcome;
@@ -53,8 +52,6 @@ pub(crate) enum Answer {
     RefusedFor(Reason),
     /// What the server has for the key.
     Holding(Option<Holding>),
-    /// The flush marker was gone: the server must not vote for so long. The key may have been set.
-    Flushed(Duration),
 }
 
 /// What a connection loss took from a round.
@@ -112,25 +109,19 @@ impl RoundKind {
 
     /// The reply that is a plain grant; `None` if replies need more checks.
     #[inline]
-    pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
+    pub(super) fn plain_grant(self) -> Option<Grant> {
         match self {
-            Self::Acquire if !is_marked => Some(Grant::Ok),
-            Self::Acquire | Self::AcquireFenced | Self::Take | Self::Release => Some(Grant::One),
+            Self::Acquire => Some(Grant::Ok),
+            Self::AcquireFenced | Self::Take | Self::Release => Some(Grant::One),
             Self::Extend | Self::Heal | Self::Inspect => None,
         }
     }
 
     /// The meaning of a reply that is no error; `None` if it makes no sense.
-    pub(super) fn answer(self, reply: &Reply, is_marked: bool) -> Option<Answer> {
-        let is_checked = is_marked && self.may_create();
+    pub(super) fn answer(self, reply: &Reply) -> Option<Answer> {
         Some(match (self, reply) {
-            (_, Reply::NoVote(left)) if is_checked => Answer::Flushed(*left),
-            (Self::Acquire, Reply::Ok) if !is_checked => Answer::Set,
-            (Self::Acquire | Self::AcquireFenced, Reply::Nil) if !is_checked => Answer::Refused,
-            (Self::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
-            (Self::Acquire | Self::AcquireFenced, Reply::Integer(0)) if is_checked => {
-                Answer::Refused
-            }
+            (Self::Acquire, Reply::Ok) => Answer::Set,
+            (Self::Acquire | Self::AcquireFenced, Reply::Nil) => Answer::Refused,
             (Self::Take, Reply::Integer(1)) => Answer::Set,
             (Self::Take, Reply::Integer(0)) => Answer::Refused,
             (Self::Take, Reply::Refused(reason)) => Answer::RefusedFor(*reason),
@@ -186,7 +177,6 @@ impl Claim {
         &'a self,
         kind: RoundKind,
         with: ReleaseWith,
-        marker: Option<FlushMarker<'a>>,
         intent: Duration,
     ) -> Command<'a> {
         let has_own = self.key.row().kept_by != KeptBy::PlainCommands;
@@ -196,39 +186,36 @@ impl Claim {
             RoundKind::Heal if has_own => KindStep::Heal,
             RoundKind::Release if has_own => KindStep::Free,
             RoundKind::Inspect if self.key.value().is_some() => KindStep::Look,
-            _ => return self.command(kind, with, marker, || unreachable!("it has no number")),
+            _ => return self.command(kind, with, || unreachable!("it has no number")),
         };
-        let marker = marker.filter(|_| kind.may_create());
         Command::OfKind(KindCommand {
             step,
             key: &self.key,
             token: &self.token,
             ttl: self.ttl,
-            marker,
             sent_as: SentAs::Text,
         })
     }
 
-    /// The command for nodes with this release command and this flush marker. `fence` is asked for
-    /// the counter and the proposal, where there are any.
+    /// The command for nodes with this release command. `fence` is asked for the counter and the
+    /// proposal, where there are any.
     #[inline]
     pub(super) fn command<'a>(
         &'a self,
         kind: RoundKind,
         with: ReleaseWith,
-        marker: Option<FlushMarker<'a>>,
         fence: impl FnOnce() -> (Counter<'a>, u64),
     ) -> Command<'a> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
-            RoundKind::Acquire => Command::Acquire { key, token, ttl, marker },
+            RoundKind::Acquire => Command::Acquire { key, token, ttl },
             RoundKind::Take => unreachable!("it has a command of its own"),
             RoundKind::AcquireFenced => {
                 let (counter, proposal) = fence();
-                Command::AcquireFenced { key, token, ttl, marker, counter, proposal, trial: None }
+                Command::AcquireFenced { key, token, ttl, counter, proposal, trial: None }
             }
             RoundKind::Extend => Command::Extend { key, token, ttl },
-            RoundKind::Heal => Command::Heal { key, token, ttl, marker },
+            RoundKind::Heal => Command::Heal { key, token, ttl },
             RoundKind::Release => Command::Release { key, token, with },
             RoundKind::Inspect => Command::Inspect { key },
         }

@@ -68,9 +68,9 @@ pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub(crate) use command::ReleaseWith;
 pub use command::{
-    Command, Counter, Credentials, Expiry, FlushMarker, Foreign, Grant, History, KindCommand,
-    KindStep, Notify, Push, Reason, Replication, Reply, Section, SentAs, ServerError, ServerInfo,
-    Shape, Sighting, Step, Trial, TrialFirst, WaitMessage, Wakeup,
+    Command, Counter, Credentials, Expiry, Foreign, Grant, History, KindCommand, KindStep, Marker,
+    Notify, Push, Reason, Replication, Reply, Section, SentAs, ServerError, ServerInfo, Shape,
+    Sighting, Step, Trial, TrialFirst, WaitMessage, Wakeup,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, ConnectionId, ConnectionIds, Doubt};
 pub use event::NodeEvent;
@@ -392,18 +392,15 @@ impl Engine {
                     None => Request::Round(round, shape),
                 };
                 let nodes = self.nodes.hand_out(now, nodes, request);
-                let quarantine = self.config.quarantine;
-                let marker = self.config.flush_marker.as_ref();
-                let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 let claim = self.rounds.claim(round);
                 let fence = || self.rounds.fences.asked(round);
                 let command = match claim.key.is_plain() {
-                    true => claim.command(kind, with, marker, fence),
+                    true => claim.command(kind, with, fence),
                     false => {
                         let owner = self.rounds[round].owner;
                         let is_patient = owner.is_some_and(|op| self.operations.is_patient(op));
                         let intent = is_patient.then(|| self.rounds.intent(&self.nodes, round));
-                        claim.lock_kind_command(kind, with, marker, intent.unwrap_or_default())
+                        claim.lock_kind_command(kind, with, intent.unwrap_or_default())
                     }
                 };
                 let command = match script {

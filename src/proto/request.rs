@@ -72,8 +72,10 @@ impl Request {
 pub(crate) enum Question {
     Handshake(HandshakeStep),
     Time,
-    /// Whether the server is still a master, and of which history.
-    Role,
+    /// Whether the server is still what its handshake said.
+    Look(Section),
+    /// Whether the database was flushed of which this client reads the marker.
+    Marker,
     /// Whether this user may run the native release command.
     Probe(ReleaseWith),
     /// That this client has seen the promoted server (R33).
@@ -96,17 +98,24 @@ pub(crate) struct InFlight {
 /// A step of the handshake. All of them are sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeStep {
-    Authenticate,
+    Hello,
     Select,
-    SetName,
-    ClientId,
+    Track,
     Info(Section),
     Time,
     /// Whether a client saw the server after a promotion. What its answer is compared with was
     /// told by the steps before.
     Sighting,
+    Marker,
     /// The last step: when it is answered, all are.
     Probe,
+}
+
+impl HandshakeStep {
+    /// Whether it only asks.
+    pub(super) fn is_repeatable(self) -> bool {
+        !matches!(self, HandshakeStep::Hello | HandshakeStep::Select | HandshakeStep::Track)
+    }
 }
 
 /// A command of a wait, and what its answer is for.
@@ -131,8 +140,6 @@ impl WaitCommand {
 /// A question of W4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
-    Hello,
-    Track,
     Subscribe,
     Publish,
 }

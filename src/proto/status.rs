@@ -107,8 +107,6 @@ pub enum QueueSupport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueObstacle {
-    /// The server refused `HELLO 3`.
-    Resp3,
     /// The server refused `CLIENT TRACKING`, `CLIENT CACHING`, or a command that reads the key.
     Tracking,
     /// The server refused `SUBSCRIBE` or `PUBLISH`, or it delivered no message.
@@ -122,7 +120,6 @@ pub enum QueueObstacle {
 impl fmt::Display for QueueObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            QueueObstacle::Resp3 => "HELLO 3 was refused",
             QueueObstacle::Tracking => "CLIENT TRACKING or CLIENT CACHING was refused",
             QueueObstacle::Channel => "SUBSCRIBE or PUBLISH was refused",
             QueueObstacle::Queue => "the scripts of the queue were refused",

@@ -41,8 +41,6 @@ pub(crate) struct KindRow {
 pub enum Trial {
     /// The commands that every lock needs.
     Plain,
-    /// The same with a flush marker.
-    Marked,
     /// Several resources at once.
     Several,
     /// Permits.
@@ -56,15 +54,8 @@ pub enum Trial {
 }
 
 impl Trial {
-    pub(crate) const ALL: [Trial; 7] = [
-        Trial::Plain,
-        Trial::Marked,
-        Trial::Several,
-        Trial::Permits,
-        Trial::Shares,
-        Trial::Owned,
-        Trial::Fenced,
-    ];
+    pub(crate) const ALL: [Trial; 6] =
+        [Trial::Plain, Trial::Several, Trial::Permits, Trial::Shares, Trial::Owned, Trial::Fenced];
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

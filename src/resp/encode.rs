@@ -4,13 +4,10 @@ use std::sync::LazyLock;
 
 use bytes::{BufMut, BytesMut};
 
-use super::scripts::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
-    RAISE, RELEASE, SET_MARKED,
-};
-use super::words::{append, append_word, decimal, eval_head, millis_up};
+use super::scripts::{ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, INSPECT, MARKER, RAISE, RELEASE};
+use super::words::{append, append_word, decimal, eval_head};
 use super::{lock_kinds, sighting, trial, wait};
-use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
+use crate::proto::{Command, Counter, Credentials, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
 /// The beginning of the commands that every lock uses, up to the key's length.
@@ -31,13 +28,12 @@ const TAIL_BYTES_MAX: usize = 32;
 pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     let mut digits = [0; 20];
     match *command {
-        Command::Authenticate(credentials) => match credentials.user {
-            Some(user) => append(out, &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()]),
-            None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
-        },
+        Command::Hello { credentials, name } => append_hello(out, credentials, name),
         Command::Select { db } => append(out, &[b"SELECT", decimal(db.into(), &mut digits)]),
-        Command::SetName(name) => append(out, &[b"CLIENT", b"SETNAME", name]),
-        Command::ClientId => append(out, &[b"CLIENT", b"ID"]),
+        Command::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN"]),
+        Command::Marker { key, id } => {
+            append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, format!("{id:016x}").as_bytes()]);
+        }
         Command::Kill { connection } => {
             let id = decimal(connection.unsigned_abs(), &mut digits);
             append(out, &[b"CLIENT", b"KILL", b"ID", id]);
@@ -48,6 +44,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             Section::Replication => b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n",
             Section::Memory => b"*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n",
             Section::Persistence => b"*2\r\n$4\r\nINFO\r\n$11\r\npersistence\r\n",
+            Section::Stats => b"*2\r\n$4\r\nINFO\r\n$5\r\nstats\r\n",
         }),
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Sighting { key } => append_sighting(out, key, None),
@@ -58,13 +55,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             encode(&Command::Release { key, token, with }, out);
         }
         Command::Try { key, trial } => trial::encode(key, trial, out),
-        Command::Acquire { key, token, ttl, marker: Some(marker) } => {
-            append_marked(out, SET_MARKED, key, token, ttl.as_millis(), marker);
-        }
-        Command::Heal { key, token, ttl, marker: Some(marker) } => {
-            append_marked(out, EXTEND_OR_SET_MARKED, key, token, ttl.as_millis(), marker);
-        }
-        Command::Acquire { key, token, ttl, marker: None } => {
+        Command::Acquire { key, token, ttl } => {
             append_owned(out, SET_HEAD, key, token, b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
@@ -74,31 +65,17 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
-        Command::Heal { key, token, ttl, marker: None } => {
+        Command::Heal { key, token, ttl } => {
             append_owned(out, &EXTEND_OR_SET_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
-        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal, trial } => {
+        Command::AcquireFenced { key, token, ttl, counter, proposal, trial } => {
             let tried = trial.map(|trial| eval_head(9, &trial::before(trial, ACQUIRE_FENCED), 2));
             let head = tried.as_deref().unwrap_or(&ACQUIRE_FENCED_HEAD);
             append_counted(out, head, key, token, counter);
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             append_bucket_and(out, counter, proposal);
-        }
-        Command::AcquireFenced {
-            key,
-            token,
-            ttl,
-            marker: Some(marker),
-            counter,
-            proposal,
-            trial,
-        } => {
-            let tried = trial.map(|trial| trial::before(trial, ACQUIRE_FENCED_MARKED));
-            let script = tried.as_deref().unwrap_or(ACQUIRE_FENCED_MARKED);
-            let claim = (key, token, ttl.as_millis());
-            append_fenced_marked(out, script, claim, marker, counter, proposal);
         }
         Command::Confirm { key, token, counter, number } => {
             append_counted(out, &CONFIRM_HEAD, key, token, counter);
@@ -125,6 +102,19 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     }
 }
 
+fn append_hello(out: &mut BytesMut, credentials: Option<Credentials<'_>>, name: &[u8]) {
+    let hello: [&[u8]; 4] = [b"HELLO", b"3", b"SETNAME", name];
+    match credentials {
+        None => append(out, &hello),
+        Some(Credentials { user, password }) => {
+            let user = user.unwrap_or("default").as_bytes();
+            let words: [&[u8]; 7] =
+                [b"HELLO", b"3", b"AUTH", user, password.as_bytes(), b"SETNAME", name];
+            append(out, &words);
+        }
+    }
+}
+
 /// What is asked for, or stored. Apart from the commands that every lock uses.
 #[cold]
 #[inline(never)]
@@ -133,46 +123,6 @@ fn append_sighting(out: &mut BytesMut, key: &[u8], sighting: Option<&Sighting>) 
         None => append(out, &[b"GET", key]),
         Some(sighting) => append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]),
     }
-}
-
-fn append_marked(
-    out: &mut BytesMut,
-    script: &str,
-    key: &[u8],
-    token: &LockToken,
-    ttl_ms: u32,
-    marker: FlushMarker<'_>,
-) {
-    let (mut digits, mut more_digits) = ([0; 20], [0; 20]);
-    let ttl = decimal(ttl_ms.into(), &mut digits);
-    let quarantine = decimal(millis_up(marker.quarantine), &mut more_digits);
-    let (script, token) = (script.as_bytes(), token.as_bytes());
-    append(out, &[b"EVAL", script, b"2", key, marker.key, token, ttl, quarantine]);
-}
-
-fn append_fenced_marked(
-    out: &mut BytesMut,
-    script: &str,
-    (key, token, ttl_ms): (&[u8], &LockToken, u32),
-    marker: FlushMarker<'_>,
-    counter: Counter<'_>,
-    proposal: u64,
-) {
-    let [mut ttl, mut quarantine, mut bucket, mut number] = [[0; 20]; 4];
-    let words: [&[u8]; 11] = [
-        b"EVAL",
-        script.as_bytes(),
-        b"3",
-        key,
-        marker.key,
-        counter.key,
-        token.as_bytes(),
-        decimal(ttl_ms.into(), &mut ttl),
-        decimal(millis_up(marker.quarantine), &mut quarantine),
-        decimal(counter.bucket.into(), &mut bucket),
-        decimal(proposal, &mut number),
-    ];
-    append(out, &words);
 }
 
 /// Appends a head, the key, the counters' key, the token, and the beginning of the next word.
@@ -300,21 +250,13 @@ mod tests {
                     [b"EVAL", RAISE.as_bytes(), b"2", key, counter.key, text, buckets, number];
                 let pairs: [(Command<'_>, &[&[u8]]); 8] = [
                     (
-                        Command::AcquireFenced {
-                            key,
-                            token,
-                            ttl,
-                            marker: None,
-                            counter,
-                            proposal,
-                            trial: None,
-                        },
+                        Command::AcquireFenced { key, token, ttl, counter, proposal, trial: None },
                         &fenced,
                     ),
                     (Command::Confirm { key, token, counter, number: proposal }, &raise),
-                    (Command::Acquire { key, token, ttl, marker: None }, &set),
+                    (Command::Acquire { key, token, ttl }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
-                    (Command::Heal { key, token, ttl, marker: None }, &heal),
+                    (Command::Heal { key, token, ttl }, &heal),
                     (with(ReleaseWith::Script), &release),
                     (with(ReleaseWith::Delex), &delex),
                     (with(ReleaseWith::Delifeq), &delifeq),
@@ -335,7 +277,7 @@ mod tests {
         let token = LockToken::from_random([0xab; 20]);
         let hex = "ab".repeat(20);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
-        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl, marker: None };
+        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl };
         let expected = format!(
             "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
         );

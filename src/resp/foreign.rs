@@ -2,13 +2,12 @@
 
 use crate::proto::Foreign;
 
-const OK: &[u8] = b"+OK\r\n";
 /// The beginning of an alert of TLS.
 const TLS_ALERT: &[u8] = &[21, 3];
 
-/// What listens there; `None` if it may be a Redis server.
+/// What listens there; `None` if it may be a Redis server, which answers `HELLO` with a map.
 pub fn foreign(bytes: &[u8]) -> Option<Foreign<'_>> {
-    if bytes.is_empty() || bytes[0] == b'-' || bytes.starts_with(OK) || OK.starts_with(bytes) {
+    if matches!(bytes, [] | [b'-' | b'%', ..]) {
         return None;
     }
     if bytes.starts_with(TLS_ALERT) {
@@ -27,8 +26,8 @@ mod tests {
         let line = |text, is_whole| Some(Foreign::Line { text, is_whole });
         let table: [(&[u8], Option<Foreign<'_>>); 9] = [
             (b"", None),
-            (b"+OK\r\n:7\r\n", None),
-            (b"+O", None),
+            (b"%7\r\n$6\r\nserver", None),
+            (b"+OK\r\n", line(b"+OK", true)),
             (b"-NOAUTH Authentication required.\r\n", None),
             (b"+OK Dovecot ready.\r\n", line(b"+OK Dovecot ready.", true)),
             (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n", line(b"HTTP/1.1 400 Bad Request", true)),

@@ -8,12 +8,12 @@ use redis_protocol::resp2::types::RangeFrame;
 use super::info::{replication, server_error, server_info};
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, number, text_length};
-use super::resp3::{Protocol, map_length, verbatim, verbatim_length};
+use super::resp3::{client_id, map_length, verbatim, verbatim_length};
 use super::sighting::sighting;
 use super::trial::missing;
 use crate::inspection::{Holding, Owned};
 use crate::outcome::ProtocolError;
-use crate::proto::Reply;
+use crate::proto::{Marker, Reply};
 use crate::token::{Fingerprint, LockToken};
 
 /// The only array that is expected.
@@ -22,10 +22,7 @@ const PAIR: &[u8] = b"*2\r\n";
 /// The length of the first frame; `None` if it is not complete. It fails at the first byte that
 /// cannot belong to an expected reply.
 #[inline]
-pub(super) fn frame_length(
-    bytes: &[u8],
-    protocol: Protocol,
-) -> Result<Option<usize>, ProtocolError> {
+pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match bytes.first() {
         None => Ok(None),
         Some(b'+' | b'-') => Ok(line(bytes, LINE_BYTES_MAX)?.map(|line| line.len() + 3)),
@@ -35,14 +32,11 @@ pub(super) fn frame_length(
             _ => text_length(bytes, TEXT_BYTES_MAX),
         },
         Some(b'*') => pair_length(bytes),
-        Some(kind) if protocol == Protocol::Resp3 => match kind {
-            b'_' => number_length(bytes),
-            b'=' => verbatim_length(bytes, TEXT_BYTES_MAX),
-            b'%' => map_length(bytes),
-            // A push has its place before the next reply. No command asks for the others.
-            b'>' | b'#' | b',' | b'(' | b'!' | b'~' | b'|' => Err(ProtocolError::Unexpected),
-            _ => Err(ProtocolError::Malformed),
-        },
+        Some(b'_') => number_length(bytes),
+        Some(b'=') => verbatim_length(bytes, TEXT_BYTES_MAX),
+        Some(b'%') => map_length(bytes),
+        // A push has its place before the next reply. No command asks for the others.
+        Some(b'>' | b'#' | b',' | b'(' | b'!' | b'~' | b'|') => Err(ProtocolError::Unexpected),
         Some(_) => Err(ProtocolError::Malformed),
     }
 }
@@ -80,7 +74,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
     match frame[0] {
         b'*' => return decode_pair(frame),
         b'_' => return Ok(Reply::Nil),
-        b'%' => return Ok(Reply::Map),
+        b'%' => return Ok(Reply::Hello { client_id: client_id(frame) }),
         b'=' => return verbatim(frame).map(section),
         _ => {}
     }
@@ -95,6 +89,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::BulkString((from, to)), _))) => match &frame[from..to] {
             [b'=', text @ ..] => owned(text),
             [b'@', text @ ..] => Ok(sighting(text).unwrap_or_else(|| section(text))),
+            [b'!', text @ ..] => Ok(marker(text).map_or_else(|| section(text), Reply::Marker)),
             text => Ok(section(text)),
         },
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
@@ -116,6 +111,12 @@ fn owned(text: &[u8]) -> Result<Reply, ProtocolError> {
     // What no client of ours has written belongs to none of them.
     let token = LockToken::from_text(token).unwrap_or(LockToken::NONE);
     Ok(Reply::Owned(Box::new(Owned { token, value: value.into() })))
+}
+
+/// A marker: its random number in hexadecimal, and the time at which it was written.
+fn marker(text: &[u8]) -> Option<Marker> {
+    let (id, micros) = std::str::from_utf8(text).ok()?.split_at_checked(16)?;
+    Some(Marker { id: u64::from_str_radix(id, 16).ok()?, micros: micros.parse().ok()? })
 }
 
 /// A section of `INFO`.

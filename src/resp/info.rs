@@ -16,7 +16,7 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         let line = &text[begin..end];
         begin = end + 1;
         let line = match line.first_chunk()? {
-            b"as" | b"lo" | b"ma" | b"re" | b"ro" | b"ru" | b"se" | b"up" | b"va" => line,
+            b"as" | b"ev" | b"lo" | b"ma" | b"re" | b"ro" | b"ru" | b"se" | b"up" | b"va" => line,
             _ => return None,
         };
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -66,6 +66,7 @@ pub(super) fn server_info(text: &[u8]) -> ServerInfo {
             b"run_id" if !value.is_empty() => info.run_id = Some(word(value)),
             b"uptime_in_seconds" => info.uptime = Some(uptime(value)),
             b"redis_mode" | b"server_mode" => info.standalone = Some(value == b"standalone"),
+            b"evicted_keys" => info.evicted = number(value),
             b"maxmemory" => info.memory_max = number(value),
             b"maxmemory_policy" => info.evicts_nothing = Some(value == b"noeviction"),
             b"loading" | b"async_loading" => {

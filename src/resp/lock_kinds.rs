@@ -9,23 +9,22 @@ use super::scripts::{
     TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
 };
 use super::trial;
-use super::words::{append, decimal, millis_up};
+use super::words::{append, decimal};
 use crate::proto::{KindCommand, KindStep, SentAs};
 use crate::resource::LockKind;
 
-fn script(kind: &LockKind, step: KindStep, is_marked: bool) -> &'static str {
-    let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
+fn script(kind: &LockKind, step: KindStep) -> &'static str {
     match (kind, step) {
-        (LockKind::Set(_), KindStep::Take { .. }) => either(TAKE_ALL),
-        (LockKind::Set(_), KindStep::Keep | KindStep::Heal) => either(KEEP_ALL),
+        (LockKind::Set(_), KindStep::Take { .. }) => TAKE_ALL,
+        (LockKind::Set(_), KindStep::Keep | KindStep::Heal) => KEEP_ALL,
         (LockKind::Set(_), KindStep::Free) => FREE_ALL,
-        (LockKind::Shared, KindStep::Take { .. }) => either(TAKE_SHARED),
-        (LockKind::Shared, KindStep::Keep | KindStep::Heal) => either(KEEP_SHARED),
+        (LockKind::Shared, KindStep::Take { .. }) => TAKE_SHARED,
+        (LockKind::Shared, KindStep::Keep | KindStep::Heal) => KEEP_SHARED,
         (LockKind::Shared, KindStep::Free) => FREE_SHARED,
-        (LockKind::Exclusive, KindStep::Take { .. }) => either(TAKE_EXCLUSIVE),
-        (LockKind::Slot { .. }, KindStep::Take { .. }) => either(TAKE_SLOT),
-        (LockKind::Value(_), KindStep::Take { .. }) => either(TAKE_AS),
-        (LockKind::Value(_), KindStep::Keep | KindStep::Heal) => either(KEEP_AS),
+        (LockKind::Exclusive, KindStep::Take { .. }) => TAKE_EXCLUSIVE,
+        (LockKind::Slot { .. }, KindStep::Take { .. }) => TAKE_SLOT,
+        (LockKind::Value(_), KindStep::Take { .. }) => TAKE_AS,
+        (LockKind::Value(_), KindStep::Keep | KindStep::Heal) => KEEP_AS,
         (LockKind::Value(_), KindStep::Free) => FREE_AS,
         (LockKind::Value(_), KindStep::Look) => LOOK_AS,
         (kind, step) => unreachable!("{} has no script for {step:?}", kind.row().name),
@@ -41,9 +40,9 @@ fn hash_of(script: &str) -> &'static str {
 #[cold]
 #[inline(never)]
 pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
-    let KindCommand { step, key, token, ttl, marker, sent_as } = *command;
+    let KindCommand { step, key, token, ttl, sent_as } = *command;
     let keys = command.keys();
-    let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
+    let [mut ttl_digits, mut extra_digits, mut count] = [[0; 20]; 3];
     // Which slot; whether to heal; for how long an intent stands.
     let extra = match (step, key.slot()) {
         (_, Some((_, slot))) => slot.unwrap_or_default().into(),
@@ -51,19 +50,17 @@ pub(super) fn encode(command: &KindCommand<'_>, out: &mut BytesMut) {
         (KindStep::Heal, None) => 1,
         (KindStep::Keep | KindStep::Free | KindStep::Look, None) => 0,
     };
-    let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
-    let script = script(key.kind(), step, marker.is_some());
+    let count = decimal(keys.len() as u64, &mut count);
+    let script = script(key.kind(), step);
     let (verb, script): (&[u8], Cow<'_, str>) = match sent_as {
         SentAs::Tried(trial) => (b"EVAL", trial::before(trial, script).into()),
         SentAs::Text => (b"EVAL", script.into()),
         SentAs::Hash => (b"EVALSHA", hash_of(script).into()),
     };
     let mut words: Vec<&[u8]> = vec![verb, script.as_bytes(), count];
-    words.extend(marker.map(|marker| marker.key));
     words.extend(keys.iter().map(Vec::as_slice));
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
-    words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
     words.extend(key.value());
     append(out, &words);
 }
@@ -74,30 +71,22 @@ mod tests {
 
     use super::super::encode::encode;
     use super::*;
-    use crate::proto::{Command, FlushMarker, Ttl};
+    use crate::proto::{Command, Ttl};
     use crate::resource::{Key, Resource};
     use crate::token::LockToken;
 
     /// The words of a command, as a server reads them.
-    fn words(key: &Key, step: KindStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
-        let words = words_sent_as(SentAs::Text, key, step, marker);
+    fn words(key: &Key, step: KindStep) -> Vec<String> {
+        let words = words_sent_as(SentAs::Text, key, step);
         assert_eq!(words[0], "EVAL");
         words
     }
 
-    fn words_sent_as(
-        sent_as: SentAs<'_>,
-        key: &Key,
-        step: KindStep,
-        marker: Option<FlushMarker<'_>>,
-    ) -> Vec<String> {
+    fn words_sent_as(sent_as: SentAs<'_>, key: &Key, step: KindStep) -> Vec<String> {
         let token = LockToken::from_random([0xab; 20]);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
-        encode(
-            &Command::OfKind(KindCommand { step, key, token: &token, ttl, marker, sent_as }),
-            &mut out,
-        );
+        encode(&Command::OfKind(KindCommand { step, key, token: &token, ttl, sent_as }), &mut out);
         let text = String::from_utf8(out.to_vec()).unwrap();
         let (count, mut rest) = text.strip_prefix('*').unwrap().split_once("\r\n").unwrap();
         let mut words = Vec::new();
@@ -126,14 +115,13 @@ mod tests {
 
     const TAKE: KindStep = KindStep::Take { intent: Duration::ZERO };
 
-    /// K16: with a marker as without, for the script reads its keys from other places then.
+    /// K16.
     #[test]
     fn hash_stands_for_the_text_and_all_else_is_the_same() {
-        let marker = Some(FlushMarker { key: b"alive", quarantine: Duration::from_secs(1) });
         let mut hashes = Vec::new();
-        for (key, marker) in keys().iter().flat_map(|key| [(key, None), (key, marker)]) {
-            let text = words(key, TAKE, marker);
-            let hash = words_sent_as(SentAs::Hash, key, TAKE, marker);
+        for key in &keys() {
+            let text = words(key, TAKE);
+            let hash = words_sent_as(SentAs::Hash, key, TAKE);
             let known = HASHES.iter().find(|(_, known)| *known == hash[1]);
             assert_eq!(known.map(|(known, _)| *known), Some(&*text[1]), "{key:?}");
             assert_eq!((&*hash[0], &hash[2..]), ("EVALSHA", &text[2..]));
@@ -148,6 +136,6 @@ mod tests {
     fn largest_set_is_encoded() {
         let names: Vec<String> = (0..128).map(|i| format!("{i:0512}")).collect();
         let all = Key::new(Resource::all(&names).unwrap(), b"");
-        assert_eq!(words(&all, TAKE, None)[2..].len(), 1 + 128 + 3);
+        assert_eq!(words(&all, TAKE)[2..].len(), 1 + 128 + 3);
     }
 }

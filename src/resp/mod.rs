@@ -29,7 +29,6 @@ pub use foreign::foreign;
 pub use limits::REPLY_BYTES_MAX;
 pub use numbers::meaning;
 pub use reader::ReplyReader;
-pub use resp3::Protocol;
 /// The scripts, by which a fake master recognises them.
 #[cfg(feature = "testing")]
 pub(crate) use scripts::*;

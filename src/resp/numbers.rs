@@ -22,9 +22,6 @@ pub fn meaning(reply: Reply, shape: impl FnOnce() -> Shape) -> Reply {
 fn known(number: i64, shape: Shape) -> Option<Reply> {
     let unsigned = number.unsigned_abs();
     Some(match (shape, number) {
-        (Shape::Vote | Shape::VoteOfSet | Shape::VoteOfSlot, ..0) => {
-            Reply::NoVote(Duration::from_millis(unsigned))
-        }
         (Shape::VoteOfSet, REASON_FIRST..) => {
             Reply::Refused(Reason::Held(usize::try_from(number - REASON_FIRST).ok()?))
         }
@@ -61,7 +58,6 @@ mod tests {
 
     #[test]
     fn numbers_stand_for_what_was_asked() {
-        let no_vote = |millis| Some(Reply::NoVote(Duration::from_millis(millis)));
         let held = |index| Some(Reply::Refused(Reason::Held(index)));
         let free = |bits| Some(Reply::Refused(Reason::Free(Slots(bits))));
         let position = |position, expiry| Some(Reply::Position { position, expiry });
@@ -74,16 +70,12 @@ mod tests {
             (Shape::Number, -1, None),
             (Shape::Vote, 0, None),
             (Shape::Vote, 2, None),
-            (Shape::Vote, -1, no_vote(1)),
-            (Shape::Vote, i64::MIN, no_vote(1 << 63)),
             (Shape::VoteOfSet, 1, None),
             (Shape::VoteOfSet, 2, held(0)),
             (Shape::VoteOfSet, i64::MAX, held(i64::MAX as usize - 2)),
-            (Shape::VoteOfSet, -7, no_vote(7)),
             (Shape::VoteOfSlot, 1, None),
             (Shape::VoteOfSlot, 2, free(0)),
             (Shape::VoteOfSlot, 7, free(5)),
-            (Shape::VoteOfSlot, -7, no_vote(7)),
             (Shape::Position, -1, None),
             (Shape::Position, 0, position(0, Expiry::Absent)),
             (Shape::Position, 1, position(0, Expiry::Never)),

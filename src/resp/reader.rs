@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::frame::{decode, frame_length};
 use super::limits::REPLY_BYTES_MAX;
 use super::line::number;
-use super::resp3::{self, Protocol};
+use super::resp3;
 use crate::outcome::ProtocolError;
-use crate::proto::{Grant, Push, Replication, Reply};
+use crate::proto::{Grant, Push, Reply};
 
 /// More than the longest reply, so that there is always room to read into.
 const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
@@ -21,40 +21,25 @@ pub struct ReplyReader {
     /// Invariant: `start <= end <= buffer.len()`. The bytes between them are not cut yet.
     start: usize,
     end: usize,
-    /// The bytes of the last replication section, and their meaning: it is requested often and
-    /// hardly ever changes.
-    replication: (Vec<u8>, Replication),
-    protocol: Protocol,
 }
 
 impl ReplyReader {
     /// An empty reader.
     pub fn new() -> ReplyReader {
-        ReplyReader {
-            buffer: vec![0; BUFFER_BYTES_AT_FIRST],
-            start: 0,
-            end: 0,
-            replication: (Vec::new(), Replication::default()),
-            protocol: Protocol::Resp2,
-        }
+        ReplyReader { buffer: vec![0; BUFFER_BYTES_AT_FIRST], start: 0, end: 0 }
     }
 
     /// Drops the collected bytes, for a new connection.
     #[cfg(feature = "unstable-resp")]
     pub fn clear(&mut self) {
-        (self.start, self.end, self.protocol) = (0, 0, Protocol::Resp2);
-    }
-
-    /// Sets which forms the server may use from the next byte on.
-    pub fn speak(&mut self, protocol: Protocol) {
-        self.protocol = protocol;
+        (self.start, self.end) = (0, 0);
     }
 
     /// Whether a push comes next, which is no reply: take it with
     /// [`next_push`](ReplyReader::next_push).
     #[inline]
     pub fn is_at_push(&self) -> bool {
-        self.protocol == Protocol::Resp3 && self.pending().first() == Some(&b'>')
+        self.pending().first() == Some(&b'>')
     }
 
     /// The push that comes next; `None` if it is not complete.
@@ -131,15 +116,12 @@ impl ReplyReader {
         })
     }
 
-    /// A time and then the replication section, if these come next: the time in its usual form, the
-    /// section as the last one was.
-    pub fn checked(&mut self) -> Option<(Duration, &Replication)> {
+    /// A time in its usual form, if it comes next.
+    #[inline]
+    pub fn time(&mut self) -> Option<Duration> {
         let (time, length) = usual_time(self.pending())?;
-        let (known, role) = &self.replication;
-        let rest = &self.pending()[length..];
-        let is_known = !known.is_empty() && rest.starts_with(known);
-        self.start += if is_known { length + known.len() } else { 0 };
-        is_known.then_some((time, role))
+        self.start += length;
+        Some(time)
     }
 
     /// The next reply; `None` if it is not complete.
@@ -162,15 +144,10 @@ impl ReplyReader {
 
     fn next_unusual(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let pending = &self.buffer[self.start..self.end];
-        let Some(length) = frame_length(pending, self.protocol)? else {
+        let Some(length) = frame_length(pending)? else {
             return Ok(None);
         };
         let reply = decode(&pending[..length])?;
-        if let Reply::Replication(reported) = reply {
-            self.replication.0.clear();
-            self.replication.0.extend_from_slice(&pending[..length]);
-            self.replication.1 = reported;
-        }
         self.start += length;
         Ok(Some(reply))
     }
@@ -219,7 +196,7 @@ fn usual_time(bytes: &[u8]) -> Option<(Duration, usize)> {
 mod tests {
     use super::*;
     use crate::inspection::Holding;
-    use crate::proto::ServerInfo;
+    use crate::proto::{Replication, ServerInfo};
     use crate::resp::limits::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
     use crate::token::Fingerprint;
 
@@ -267,39 +244,6 @@ mod tests {
         assert_eq!(little.room().len(), BUFFER_BYTES_AT_FIRST - 3);
     }
 
-    /// The last replication section is recognised by its bytes alone.
-    #[test]
-    fn a_section_that_changed_is_not_taken_for_the_one_before() {
-        let frame = |history: char, offset: &str| {
-            let history = history.to_string().repeat(40);
-            let text = format!(
-                "# Replication\r\nrole:master\r\nmaster_replid:{history}\r\n\
-                 second_repl_offset:{offset}\r\n"
-            );
-            format!("${}\r\n{text}\r\n", text.len())
-        };
-        let stream = [frame('a', "-1"), frame('a', "-1"), frame('b', "-1"), frame('b', "77")];
-        let reported: Vec<_> = replies(stream.concat().as_bytes())
-            .unwrap()
-            .into_iter()
-            .map(|reply| match reply {
-                Reply::Replication(reported) => reported,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(reported[0], reported[1]);
-        assert!(
-            reported[1].history != reported[2].history
-                && reported[2].history == reported[3].history
-        );
-        assert_eq!((reported[2].promoted, reported[3].promoted), (Some(false), Some(true)));
-        let twice = [frame('a', "-1"), frame('a', "-1")].concat();
-        for end in 0..twice.len() {
-            let whole = end / (twice.len() / 2);
-            assert_eq!(replies(&twice.as_bytes()[..end]).unwrap().len(), whole);
-        }
-    }
-
     #[test]
     fn a_time_of_any_length_is_the_same_the_short_and_the_long_way() {
         let odd = b"*2\r\n$10\r\n1700000000\r\n$:\r\n0000000001\r\n";
@@ -317,85 +261,56 @@ mod tests {
         }
     }
 
-    /// Everything that is read, with the short way for checks where it can be taken, or without.
-    fn read_on(
-        bytes: &[u8],
-        most: usize,
-        is_short: bool,
-    ) -> Result<(usize, Vec<Reply>), ProtocolError> {
+    /// Everything that is read, and how many times were read the short way.
+    fn read_on(bytes: &[u8], most: usize, is_short: bool) -> (usize, Vec<Reply>) {
         let mut reader = ReplyReader::new();
         let (mut rest, mut replies, mut short) = (bytes, Vec::new(), 0);
         while !rest.is_empty() {
             rest = feed(&mut reader, rest, most);
             loop {
-                if let Some((time, role)) = is_short.then(|| reader.checked()).flatten() {
-                    replies.extend([Reply::Time(time), Reply::Replication(*role)]);
+                if let Some(time) = is_short.then(|| reader.time()).flatten() {
+                    replies.push(Reply::Time(time));
                     short += 1;
-                } else if let Some(reply) = reader.next()? {
+                } else if let Ok(Some(reply)) = reader.next() {
                     replies.push(reply);
                 } else {
                     break;
                 }
             }
         }
-        Ok((short, replies))
+        (short, replies)
     }
 
     #[test]
     fn a_check_is_the_same_the_short_and_the_long_way() {
-        let role = |history: char, offset: &str| {
-            let history = history.to_string().repeat(40);
-            let text = format!(
-                "# Replication\r\nrole:master\r\nmaster_replid:{history}\r\n\
-                 second_repl_offset:{offset}\r\n"
-            );
-            format!("${}\r\n{text}\r\n", text.len())
-        };
-        let (known, other) = (role('a', "-1"), role('a', "77"));
         let time = "*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let table = [
-            (format!("{time}{known}"), 1),
-            (format!("*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n{known}"), 1),
-            (format!("{time}{known}{time}{known}+OK\r\n:1\r\n"), 2),
-            (format!("{time}{time}{known}"), 1),
-            (format!("{known}{time}{known}"), 1),
-            // Nothing of these is known, or of the usual form.
-            (format!("{time}{other}"), 0),
-            (format!("{time}+OK\r\n{known}"), 0),
-            (format!("{time}$-1\r\n"), 0),
-            (format!("{time}-NOPERM no\r\n"), 0),
-            (format!("{time}_\r\n"), 0),
-            (format!("{time}>2\r\n"), 0),
-            (format!("*2\r\n$9\r\n170000000\r\n$6\r\n000042\r\n{known}"), 0),
-            (format!("*2\r\n$11\r\n17000000000\r\n$6\r\n000042\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n$7\r\n1000042\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n$0\r\n\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n-170000000\r\n$6\r\n000042\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n$6\r\n-00042\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n$6\r\n00042\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n$99999999999\r\n0{known}"), 0),
-            (format!("*2\r\n$99999999999999999999\r\n1700000000\r\n{known}"), 0),
-            (format!("*2\r\n$10\r\n1700000000\r\n:42\r\n{known}"), 0),
-            (format!("*3\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n{known}"), 0),
-            (format!("*-1\r\n{known}"), 0),
+            (time.to_owned(), 1),
+            ("*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n".into(), 1),
+            (format!("{time}+OK\r\n{time}:1\r\n"), 2),
+            // None of these has the usual form.
+            (":1\r\n".into(), 0),
+            ("-NOPERM no\r\n".into(), 0),
+            ("*2\r\n$9\r\n170000000\r\n$6\r\n000042\r\n".into(), 0),
+            ("*2\r\n$11\r\n17000000000\r\n$6\r\n000042\r\n".into(), 0),
+            ("*2\r\n$10\r\n1700000000\r\n$7\r\n1000042\r\n".into(), 0),
+            ("*2\r\n$10\r\n1700000000\r\n$0\r\n\r\n".into(), 0),
+            ("*2\r\n$10\r\n-170000000\r\n$6\r\n000042\r\n".into(), 0),
+            ("*2\r\n$10\r\n1700000000\r\n$6\r\n-00042\r\n".into(), 0),
+            ("*2\r\n$10\r\n1700000000\r\n$6\r\n00042\r\n".into(), 0),
+            ("*2\r\n$99999999999999999999\r\n1700000000\r\n".into(), 0),
+            ("*2\r\n$10\r\n1700000000\r\n:42\r\n".into(), 0),
+            ("*3\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n".into(), 0),
         ];
         for (stream, short) in table {
-            let stream = format!("{known}{stream}");
-            let (whole, long) = (stream.as_bytes(), read_on(stream.as_bytes(), 1_000, false));
-            let taken = read_on(whole, usize::MAX, true).map_or(0, |(taken, _)| taken);
-            assert_eq!(taken, short, "{stream}");
-            for end in 0..=whole.len() {
-                let replies = |is_short| read_on(&whole[..end], 1_000, is_short).map(|(_, it)| it);
-                assert_eq!(replies(true), replies(false), "{end} of {stream}");
-            }
+            let whole = stream.as_bytes();
+            assert_eq!(read_on(whole, usize::MAX, true).0, short, "{stream}");
             // However the bytes are cut.
-            for most in 1..whole.len() {
-                let replies = read_on(whole, most, true).map(|(_, replies)| replies);
-                assert_eq!(replies, long.clone().map(|(_, replies)| replies), "{most}: {stream}");
+            for most in 1..=whole.len() {
+                let replies = |is_short| read_on(whole, most, is_short).1;
+                assert_eq!(replies(true), replies(false), "{most}: {stream}");
             }
         }
-        // Before there was a section, none is known.
-        assert_eq!(read_on(format!("{time}{known}").as_bytes(), 1_000, true).unwrap().0, 0);
     }
 
     #[test]
@@ -408,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_refused_at_its_first_byte() {
-        let table: [(&[u8], ProtocolError); 26] = [
+        let table: [(&[u8], ProtocolError); 25] = [
             (b"*1", ProtocolError::Unexpected),
             (b"*-1\r\n", ProtocolError::Unexpected),
             (b"*2\r\n:", ProtocolError::Unexpected),
@@ -422,8 +337,7 @@ mod tests {
             (b"*2\r\n$1\r\n1\r\n$7\r\n1000000\r\n", ProtocolError::Malformed),
             (b"$3\r\nfooXY", ProtocolError::Malformed),
             (b"H", ProtocolError::Malformed),
-            (b"_\r\n", ProtocolError::Malformed),
-            (b">2\r\n", ProtocolError::Malformed),
+            (b">2\r\n", ProtocolError::Unexpected),
             (b"$-2\r\n", ProtocolError::Malformed),
             (b"$9223372036854775807\r\n", ProtocolError::TooLarge),
             (b"$+1\r\n", ProtocolError::Malformed),
@@ -458,6 +372,7 @@ mod tests {
             memory_max: Some(1_024),
             evicts_nothing: Some(false),
             loading: Some(true),
+            evicted: None,
         };
         for end in 0..frame.len() {
             assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");

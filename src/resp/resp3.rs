@@ -26,16 +26,6 @@ const PUSH_DEPTH_MAX: usize = 2;
 /// The type of a verbatim text stands in front of it.
 const TEXT_TYPE: &[u8; 4] = b"txt:";
 
-/// Which protocol a server speaks on a connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// What every connection begins with.
-    #[default]
-    Resp2,
-    /// From `HELLO 3` on, which may be answered in either.
-    Resp3,
-}
-
 /// The length of the first element of at most `longest` bytes, and 0; of an aggregate, the length
 /// of its header, and how many elements follow. `None` if it is not complete.
 fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, ProtocolError> {
@@ -115,6 +105,18 @@ pub(super) fn map_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     any_length(bytes, TEXT_BYTES_MAX, REPLY_DEPTH_MAX)
 }
 
+/// The number of the connection, which a complete map that answers `HELLO` names.
+pub(super) fn client_id(map: &[u8]) -> Option<i64> {
+    let mut elements = elements(map);
+    while let (Some(name), Some(value)) = (elements.next(), elements.next()) {
+        if bulk(name) == Some(b"id") {
+            let number = value.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
+            return std::str::from_utf8(number).ok()?.parse().ok();
+        }
+    }
+    None
+}
+
 /// The length of a verbatim text of at most `longest` bytes, including its header and line end.
 pub(super) fn verbatim_length(
     bytes: &[u8],
@@ -172,11 +174,11 @@ fn elements(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The keys that an invalidation names: a null stands for all. Of several, none is told apart: any
-/// key may have changed.
+/// The keys that an invalidation names: a null stands for a flush. Of several, none is told apart:
+/// any key may have changed.
 fn changed(keys: &[u8]) -> Result<Push<'_>, ProtocolError> {
     if matches!(keys, b"_\r\n" | b"$-1\r\n" | b"*-1\r\n") {
-        return Ok(Push::AllChanged);
+        return Ok(Push::Flushed);
     }
     if keys.first() != Some(&b'*') || !elements(keys).all(|key| bulk(key).is_some()) {
         return Err(ProtocolError::Malformed);
@@ -209,9 +211,8 @@ mod tests {
     type Read = (Vec<String>, Option<ProtocolError>);
 
     /// What is read from a stream that arrives in these parts.
-    fn read<'a>(protocol: Protocol, parts: impl IntoIterator<Item = &'a [u8]>) -> Read {
+    fn read<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Read {
         let (mut reader, mut items) = (ReplyReader::new(), Vec::new());
-        reader.speak(protocol);
         for mut part in parts {
             while !part.is_empty() {
                 let room = reader.room();
@@ -241,14 +242,14 @@ mod tests {
     }
 
     /// What is read, which must not depend on how the stream is cut.
-    fn read_any_way(protocol: Protocol, stream: &[u8]) -> Read {
-        let whole = read(protocol, [stream]);
+    fn read_any_way(stream: &[u8]) -> Read {
+        let whole = read([stream]);
         let text = stream[..stream.len().min(60)].escape_ascii();
-        assert_eq!(read(protocol, stream.chunks(1)), whole, "byte by byte: {text}");
+        assert_eq!(read(stream.chunks(1)), whole, "byte by byte: {text}");
         let is_near_an_end = |cut: &usize| *cut < 300 || stream.len() - cut < 300;
         for cut in (1..stream.len()).filter(is_near_an_end) {
             let (head, tail) = stream.split_at(cut);
-            assert_eq!(read(protocol, [head, tail]), whole, "cut at {cut}: {text}");
+            assert_eq!(read([head, tail]), whole, "cut at {cut}: {text}");
         }
         whole
     }
@@ -256,12 +257,12 @@ mod tests {
     /// The error of a stream, which must be found at its last byte and not before.
     fn error_at_the_end(stream: &[u8]) -> Option<ProtocolError> {
         assert_eq!(
-            read(Protocol::Resp3, [&stream[..stream.len() - 1]]),
+            read([&stream[..stream.len() - 1]]),
             (vec![], None),
             "{}",
             stream.escape_ascii()
         );
-        read_any_way(Protocol::Resp3, stream).1
+        read_any_way(stream).1
     }
 
     fn text(kind: char, content: &str) -> String {
@@ -275,10 +276,12 @@ mod tests {
 
     #[test]
     fn pushes_and_replies_are_the_same_however_they_are_cut() {
+        let hello = |client_id| format!("{:?}", Reply::Hello { client_id });
         let told = Push::Notified { channel: b"c", what: Wakeup::TakeNow, key: b"k" };
         let items = [
-            (HELLO.to_owned(), format!("{:?}", Reply::Map)),
-            ("%0\r\n".into(), format!("{:?}", Reply::Map)),
+            (HELLO.to_owned(), hello(Some(9))),
+            ("%0\r\n".into(), hello(None)),
+            ("%1\r\n$2\r\nid\r\n$1\r\n9\r\n".into(), hello(None)),
             ("_\r\n".into(), format!("{:?}", Reply::Nil)),
             ("$-1\r\n".into(), format!("{:?}", Reply::Nil)),
             ("+OK\r\n".into(), format!("{:?}", Reply::Ok)),
@@ -294,7 +297,7 @@ mod tests {
         ];
         let stream = items.clone().map(|(bytes, _)| bytes).concat();
         let expected: Vec<String> = items.into_iter().map(|(_, item)| item).collect();
-        assert_eq!(read_any_way(Protocol::Resp3, stream.as_bytes()), (expected, None));
+        assert_eq!(read_any_way(stream.as_bytes()), (expected, None));
     }
 
     #[test]
@@ -323,8 +326,9 @@ mod tests {
         ];
         for element in good {
             let stream = format!("%1\r\n:1\r\n{element}+OK\r\n");
-            let expected = [Reply::Map, Reply::Ok].map(|reply| format!("{reply:?}")).to_vec();
-            assert_eq!(read_any_way(Protocol::Resp3, stream.as_bytes()), (expected, None));
+            let hello = Reply::Hello { client_id: None };
+            let expected = [hello, Reply::Ok].map(|reply| format!("{reply:?}")).to_vec();
+            assert_eq!(read_any_way(stream.as_bytes()), (expected, None));
         }
         let bad = [
             "x",
@@ -382,19 +386,15 @@ mod tests {
         for stream in ["x", "%-", "=-", "_j", "=2\r\n", ">-", ">x", "=15\r\nx"] {
             assert_eq!(error_at_the_end(stream.as_bytes()), Some(ProtocolError::Malformed));
         }
-        for kind in "_%=>#,(!~|".bytes() {
-            let found = read_any_way(Protocol::Resp2, &[kind]).1;
-            assert_eq!(found, Some(ProtocolError::Malformed));
-        }
     }
 
     #[test]
     fn an_invalidation_names_its_keys_or_none_and_is_nothing_else() {
-        let all = format!("{:?}", Push::AllChanged);
+        let (all, flushed) = (format!("{:?}", Push::AllChanged), format!("{:?}", Push::Flushed));
         let good = [
-            ("_\r\n", &all),
-            ("$-1\r\n", &all),
-            ("*-1\r\n", &all),
+            ("_\r\n", &flushed),
+            ("$-1\r\n", &flushed),
+            ("*-1\r\n", &flushed),
             ("*0\r\n", &all),
             ("*1\r\n$1\r\nk\r\n", &format!("{:?}", Push::Changed(b"k"))),
             ("*1\r\n$0\r\n\r\n", &format!("{:?}", Push::Changed(b""))),
@@ -404,7 +404,7 @@ mod tests {
         for (keys, expected) in good {
             let stream = format!("{head}{keys}");
             let expected = (vec![expected.clone()], None);
-            assert_eq!(read_any_way(Protocol::Resp3, stream.as_bytes()), expected);
+            assert_eq!(read_any_way(stream.as_bytes()), expected);
         }
         let keys = [
             ":1\r\n",
@@ -435,7 +435,7 @@ mod tests {
             format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${length}\r\n{key}\r\n")
         };
         let longest = PUSH_BYTES_MAX - key(1_000).len() + 1_000;
-        assert_eq!(read_any_way(Protocol::Resp3, key(longest).as_bytes()).0.len(), 1);
+        assert_eq!(read_any_way(key(longest).as_bytes()).0.len(), 1);
         let beyond = key(longest + 1);
         let header = beyond.split_at(beyond.find("kk").unwrap()).0;
         let value = |kind| [HELLO.replacen("%7", "%8", 1), ":1\r\n".into(), kind].concat();
@@ -463,9 +463,9 @@ mod tests {
             let whole = [&stream, "x"].concat();
             let found = error_at_the_end(whole.split_at(stream.len()).0.as_bytes());
             assert_eq!(found, Some(ProtocolError::TooLarge), "{stream}");
-            assert_eq!(read_any_way(Protocol::Resp3, whole.as_bytes()).1, found);
+            assert_eq!(read_any_way(whole.as_bytes()).1, found);
         }
         let value = value(text('$', &"x".repeat(room - 10)));
-        assert_eq!(read(Protocol::Resp3, [value.as_bytes()]).0.len(), 1);
+        assert_eq!(read([value.as_bytes()]).0.len(), 1);
     }
 }

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::encode::encode;
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, text_length};
 use super::words::append;
 use crate::outcome::ProtocolError;
-use crate::proto::{Command, Credentials};
 
 /// The longest conversation with a Sentinel: its answer has about 40 fields, in one to two thousand
 /// bytes.
@@ -104,8 +102,12 @@ impl From<ProtocolError> for NoMaster {
 /// The commands for a Sentinel.
 pub(crate) fn ask(user: Option<&str>, password: Option<&str>, service: &str) -> BytesMut {
     let mut out = BytesMut::new();
-    if let Some(password) = password {
-        encode(&Command::Authenticate(Credentials { user, password }), &mut out);
+    match (user, password) {
+        (Some(user), Some(password)) => {
+            append(&mut out, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
+        }
+        (None, Some(password)) => append(&mut out, &[b"AUTH".as_slice(), password.as_bytes()]),
+        (_, None) => {}
     }
     append(&mut out, &[b"SENTINEL".as_slice(), b"MASTER", service.as_bytes()]);
     out

@@ -13,9 +13,9 @@ use std::fmt::Write;
 use bytes::BytesMut;
 
 use super::scripts::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
-    FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED,
-    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT, TRIAL, TRIAL_FIRST,
+    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, FREE_ALL, FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS,
+    KEEP_SHARED, LOOK_AS, RAISE, RELEASE, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED,
+    TAKE_SLOT, TRIAL, TRIAL_FIRST,
 };
 use super::words::{append, few_digits};
 use crate::outcome::ServerCommand;
@@ -25,7 +25,7 @@ use crate::proto::{Trial, TrialFirst};
 const PLACEHOLDERS: [&str; 2] = ["COUNT", "COMMANDS()"];
 /// Where a master without memory refuses these, it also refuses them behind a trial. A server looks
 /// at its memory before a script has written, and the trial writes.
-const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_SHARED, TAKE_EXCLUSIVE];
+const NEED_MEMORY: [&str; 2] = [TAKE_SHARED, TAKE_EXCLUSIVE];
 /// How the error begins that such a script ends with. The command's number follows.
 const MISSING: &[u8] = b"MUXLOCKMISSING ";
 
@@ -34,15 +34,13 @@ static COMMANDS: LazyLock<[Vec<ServerCommand>; Trial::ALL.len()]> =
 
 /// The scripts that a client may send for such locks.
 fn scripts(trial: Trial) -> Vec<&'static str> {
-    let plain = [RELEASE, EXTEND, EXTEND_OR_SET];
     match trial {
-        Trial::Plain => plain.to_vec(),
-        Trial::Marked => [&plain[..], &[SET_MARKED, EXTEND_OR_SET_MARKED]].concat(),
-        Trial::Several => [&TAKE_ALL[..], &KEEP_ALL, &[FREE_ALL]].concat(),
-        Trial::Permits => TAKE_SLOT.to_vec(),
-        Trial::Shares => [&TAKE_SHARED[..], &KEEP_SHARED, &TAKE_EXCLUSIVE, &[FREE_SHARED]].concat(),
-        Trial::Owned => [&TAKE_AS[..], &KEEP_AS, &[FREE_AS, LOOK_AS]].concat(),
-        Trial::Fenced => vec![ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, RAISE],
+        Trial::Plain => vec![RELEASE, EXTEND, EXTEND_OR_SET],
+        Trial::Several => vec![TAKE_ALL, KEEP_ALL, FREE_ALL],
+        Trial::Permits => vec![TAKE_SLOT],
+        Trial::Shares => vec![TAKE_SHARED, KEEP_SHARED, TAKE_EXCLUSIVE, FREE_SHARED],
+        Trial::Owned => vec![TAKE_AS, KEEP_AS, FREE_AS, LOOK_AS],
+        Trial::Fenced => vec![ACQUIRE_FENCED, RAISE],
     }
 }
 
@@ -50,7 +48,7 @@ fn scripts(trial: Trial) -> Vec<&'static str> {
 /// plain locks send it without a script, so that the server's error names it.
 fn commands(trial: Trial) -> Vec<ServerCommand> {
     let known = match trial {
-        Trial::Plain | Trial::Marked => vec![ServerCommand::Set],
+        Trial::Plain => vec![ServerCommand::Set],
         _ => commands(Trial::Plain),
     };
     let mut commands = Vec::new();
@@ -112,7 +110,7 @@ pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
 #[cold]
 pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) -> String {
     let mut commands: Vec<&ServerCommand> = COMMANDS[trial as usize].iter().collect();
-    let needs_memory = NEED_MEMORY.as_flattened().contains(&script);
+    let needs_memory = NEED_MEMORY.contains(&script);
     if needs_memory {
         commands.sort_by_key(|command| **command != ServerCommand::Set);
     }
@@ -183,8 +181,8 @@ mod tests {
 
     /// The scripts of the queue are tried in another way: without them, clients wait in another
     /// way. The others are sent only after the commands of every lock, or try commands themselves.
-    const OTHERS: [&str; 6] =
-        ["HAND_ON", "INSPECT", "QUEUE_UP", "STEP_OUT", "TRIAL", "TRIAL_FIRST"];
+    const OTHERS: [&str; 7] =
+        ["HAND_ON", "INSPECT", "MARKER", "QUEUE_UP", "STEP_OUT", "TRIAL", "TRIAL_FIRST"];
 
     #[test]
     fn every_command_of_every_script_has_a_trial() {
@@ -212,7 +210,7 @@ mod tests {
     #[test]
     fn trial_in_front_of_what_needs_memory_begins_with_a_command_that_does() {
         let key = Key::new(Resource::new("k").unwrap(), b"");
-        for script in [TAKE_SHARED, TAKE_EXCLUSIVE].as_flattened() {
+        for script in [TAKE_SHARED, TAKE_EXCLUSIVE] {
             let text = before(TrialFirst { key: &key, trial: Trial::Shares }, script);
             let first =
                 "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r ";
@@ -220,7 +218,7 @@ mod tests {
             assert_eq!(text.matches(" m=r ").count(), 1);
         }
         let others = [(Trial::Permits, TAKE_SLOT), (Trial::Owned, TAKE_AS)];
-        for (trial, [script, _]) in others {
+        for (trial, script) in others {
             assert!(!before(TrialFirst { key: &key, trial }, script).contains(" m=r "));
         }
     }

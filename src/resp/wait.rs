@@ -40,8 +40,6 @@ pub fn message<'a>(channel: &'a [u8], message: &'a [u8]) -> Push<'a> {
 
 pub(super) fn encode(wait: WaitMessage<'_>, out: &mut BytesMut) {
     match wait {
-        WaitMessage::Hello => append(out, &[b"HELLO", b"3"]),
-        WaitMessage::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN"]),
         WaitMessage::Subscribe { channel } => append(out, &[b"SUBSCRIBE", channel.as_bytes()]),
         WaitMessage::Publish { channel } => {
             append(out, &[b"EVAL", PUBLISH, b"0", channel.as_bytes()])
@@ -154,8 +152,6 @@ mod tests {
         let trial = std::str::from_utf8(PUBLISH).unwrap();
         assert_eq!(words_of(WaitMessage::Publish { channel }), ["EVAL", trial, "0", name]);
         assert_eq!(words_of(WaitMessage::Subscribe { channel }), ["SUBSCRIBE", name]);
-        assert_eq!(words_of(WaitMessage::Hello), ["HELLO", "3"]);
-        assert_eq!(words_of(WaitMessage::Track), ["CLIENT", "TRACKING", "ON", "OPTIN"]);
         assert_eq!(words_of(WaitMessage::Cache), ["CLIENT", "CACHING", "YES"]);
     }
 }

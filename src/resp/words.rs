@@ -1,7 +1,5 @@
 //! The words that commands consist of.
 
-use std::time::Duration;
-
 use bytes::{BufMut, BytesMut};
 
 /// The beginning of a command that runs a script, up to the length of its first key.
@@ -38,11 +36,6 @@ pub(super) fn append(out: &mut BytesMut, words: &[&[u8]]) {
         append_word(out, word);
     }
     out.put_slice(b"\r\n");
-}
-
-/// Whole milliseconds, rounded up.
-pub(super) fn millis_up(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The digits of a number below a hundred.

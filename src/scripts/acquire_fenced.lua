@@ -1,6 +1,6 @@
 -- Takes a lock and raises its counter to the proposal or more: `Command::AcquireFenced` (F6, F7).
--- KEYS: the lock, the marker if there is one, the hash of the counters. ARGV: the token, the time
--- to live in milliseconds, the quarantine if there is a marker, the bucket, the proposal.
+-- KEYS: the lock, the hash of the counters. ARGV: the token, the time to live in milliseconds, the
+-- bucket, the proposal.
 -- Answers 1 if the counter has the proposal, the counter if that is another number, null if the
 -- lock is held: `Answer::Numbered` in `src/proto/kind.rs`.
 -- Needs: counter, counters, bucket, proposal, time.

@@ -1,4 +1,4 @@
--- Piece: the answer of a script that checks no flush marker.
+-- Piece: the answer of a script.
 -- Needs: vote.
 
 return vote

@@ -1,10 +1,9 @@
 -- Piece: looks at a lock with a caller's value, and at its companion, the hash that has the token
 -- of the attempt (K11, K12). Afterwards `token` is that token, or zeros if the lock has none.
--- KEYS: the marker if there is one, the lock, the companion. ARGV: the token, the time to live in
--- milliseconds, 1 to heal or 0, the quarantine if there is a marker, the value.
--- Needs: first.
+-- KEYS: the lock, the companion. ARGV: the token, the time to live in milliseconds, 1 to heal or 0,
+-- the value.
 
-local key, companion, value = KEYS[first], KEYS[first + 1], ARGV[first + 3]
+local key, companion, value = KEYS[1], KEYS[2], ARGV[4]
 local held, seen = redis.pcall("GET", key), redis.pcall("HGET", companion, "muxlock")
 local ends, left, vote = redis.call("PTTL", companion), redis.call("PTTL", key), 0
 local is_ours = type(seen) == "string" and string.len(seen) == 40

@@ -1,7 +1,6 @@
 -- Raises the lock's time to live if its key holds the token, and sets the key if it is absent:
 -- `Command::Heal` (R27, R29).
--- KEYS: the lock, the marker if there is one. ARGV: the token, the time to live in milliseconds,
--- the quarantine.
+-- KEYS: the lock. ARGV: the token, the time to live in milliseconds.
 -- Answers 1 if the key held the token, 2 if it was set, else 0.
 
 local held, vote = redis.call("GET", KEYS[1]), 0

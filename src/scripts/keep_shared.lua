@@ -1,14 +1,14 @@
 -- Prolongs a read lock: `KindStep::Keep` and `Heal` of `LockKind::Shared` (K3 to K6). A write lock
 -- with the token becomes a read lock (K7). Healing takes an absent one again, unless a writer
 -- waits.
--- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
--- time to live in milliseconds, 1 to heal or 0, the quarantine.
+-- KEYS: the lock, the sign of a waiting writer. ARGV: the token, the time to live in milliseconds,
+-- 1 to heal or 0.
 -- Answers 1 if the lock was prolonged, 2 if it was taken again, else 0.
--- Needs: first, now.
+-- Needs: now.
 
-local key, vote, at = KEYS[first], 0, now + tonumber(ARGV[2])
+local key, vote, at = KEYS[1], 0, now + tonumber(ARGV[2])
 local kind = redis.call("TYPE", key)["ok"]
-local may_heal = ARGV[3] == "1" and redis.pcall("GET", KEYS[first + 1]) ~= ""
+local may_heal = ARGV[3] == "1" and redis.pcall("GET", KEYS[2]) ~= ""
 -- DEL or PEXPIREAT comes before ZADD, which a server without memory would refuse (K3).
 if kind == "string" then
   if redis.call("GET", key) == ARGV[1] then

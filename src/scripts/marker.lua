@@ -1,14 +1,13 @@
--- Piece: checks the flush marker, which a flush deletes together with the locks: `FlushMarker` in
--- `src/proto/command.rs`. Its value is the time from which on the server may vote. Afterwards
--- `wait` is the number of milliseconds until then, 0 if the server may vote now.
--- Needs: marker, wait, now.
+-- Reads the marker of a database, and writes it where it is absent: `Command::Marker`.
+-- KEYS: the marker. ARGV: a random number of 16 digits.
+-- Answers the marker: `!`, the random number and the time of who has written it, in microseconds;
+-- null if it cannot be written.
+-- Needs: time.
 
-local ready_at = tonumber(redis.call("GET", marker))
-if ready_at and ready_at - now <= wait then
-  wait = math.max(0, ready_at - now)
-else
-  -- It is absent, or its time is too far ahead. DEL comes first, because a server without memory
-  -- lets a script SET only after another write.
-  redis.call("DEL", marker)
-  redis.call("SET", marker, string.format("%.0f", now + wait))
+local found = redis.pcall("GET", KEYS[1])
+if not found then
+  local micros = string.format("%.0f", time[1] * 1000000 + time[2])
+  redis.pcall("SET", KEYS[1], "!" .. ARGV[1] .. micros)
+  found = redis.pcall("GET", KEYS[1])
 end
+return found

@@ -1,10 +1,9 @@
 -- Takes a write lock: `KindStep::Take` of `LockKind::Exclusive` (K4 to K6).
--- KEYS: the marker if there is one, the lock, the sign of a waiting writer. ARGV: the token, the
--- time to live in milliseconds, the time to live of the sign or 0, the quarantine.
+-- KEYS: the lock, the sign of a waiting writer. ARGV: the token, the time to live in milliseconds,
+-- the time to live of the sign or 0.
 -- Answers 1 if the lock was taken, else 0.
--- Needs: first.
 
-local key, sign, vote = KEYS[first], KEYS[first + 1], 0
+local key, sign, vote = KEYS[1], KEYS[2], 0
 -- Read locks that have expired count for nothing (K5).
 if redis.call("TYPE", key)["ok"] == "zset" and redis.call("PTTL", key) >= 0 then
   local clock = redis.call("TIME")

@@ -13,7 +13,9 @@ use super::process::{
     Folder, LOG_FILE, OUTPUT_FILE, Ports, SOCKET_FILE, Server, Settings, TlsFiles, process_state,
     sentence,
 };
-use super::query::{Connection, Value, info_field, integer, is_closed, text, unexpected};
+use super::query::{
+    Connection, Value, info_field, integer, is_closed, is_marker_key, text, unexpected,
+};
 
 /// How long a server may take from its start to its first answer.
 const READY_CAP: Duration = Duration::from_secs(10);
@@ -424,14 +426,18 @@ impl Master {
         }
     }
 
-    /// The number of keys.
+    /// The number of keys in the first database. It leaves out `muxlock:marker`, a key without a
+    /// TTL that clients use to notice a flush.
     ///
     /// # Errors
     ///
     /// The same as [`Master::query`]. A refusal by the server is an error as well.
     pub fn dbsize(&self) -> io::Result<u64> {
-        let size = integer(self.query(&[b"DBSIZE"])?)?;
-        u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
+        let is_marker = |key: &Value| matches!(key, Value::Bulk(key) if is_marker_key(key));
+        match self.query(&[b"KEYS", b"*"])? {
+            Value::Array(keys) => Ok(keys.iter().filter(|key| !is_marker(key)).count() as u64),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Removes every key.
@@ -447,7 +453,7 @@ impl Master {
     }
 
     /// How often any client called a command since the server started. A subcommand is named as in
-    /// `client|setname`.
+    /// `client|tracking`.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@
 //! the commands that this library sends, without persistence, replication or eviction. So keep a
 //! test with real masters. With [`flush_marker`](crate::Builder::flush_marker), a new fake master
 //! has no marker, as a new real one has none: before the client connects, set it to a time long
-//! ago, with `master.query(&[b"SET", b"the marker's key", b"0"])`.
+//! ago, with `master.query(&[b"SET", b"the marker's key", b"!00000000000000000"])`.
 //!
 //! A fault meets the client at its next call, as with real masters: right after
 //! [`forget`](FakeMaster::forget), a call can still fail because the connection has ended. Before

@@ -34,6 +34,11 @@ pub enum Value {
     Array(Vec<Value>),
 }
 
+/// Whether clients notice a flush by this key.
+pub fn is_marker_key(key: &[u8]) -> bool {
+    key.ends_with(b"muxlock:marker")
+}
+
 /// A connection to one server, for one query at a time.
 pub struct Connection {
     stream: BufReader<Box<dyn Stream>>,

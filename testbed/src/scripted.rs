@@ -40,7 +40,7 @@ const MAX_FILLERS: usize = 512;
 const AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many commands a client begins with, without a password, a database or a restart guard. With
 /// the guard it also asks when others first saw the server.
-pub const HANDSHAKE: usize = 8;
+pub const HANDSHAKE: usize = 9;
 /// How long a connection to a full backlog is given before it counts as pending.
 const FILLER_TIMEOUT: Duration = Duration::from_millis(150);
 
@@ -96,11 +96,12 @@ impl Scripted {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// The keys that exist now, and their values.
+    /// The keys that exist now beside the marker, and their values.
     pub fn store(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut store = self.shared.store();
         store.expire();
-        store.keys.iter().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+        let of_locks = store.keys.iter().filter(|(key, _)| !key.ends_with(b"muxlock:marker"));
+        of_locks.map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
     }
 }
 
@@ -435,13 +436,14 @@ impl Peer {
         match (name.as_str(), args) {
             ("PING", []) => simple("PONG"),
             ("AUTH", [_] | [_, _]) => simple("OK"),
+            ("HELLO", [b"3", ..]) => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.id).into_bytes(),
             ("PING", [text]) => bulk(text),
             ("SELECT", [index]) => match number(index) {
                 Some(0..16) => simple("OK"),
                 _ => error("DB index is out of range"),
             },
             ("CLIENT", [subcommand, rest @ ..]) => match (upper(subcommand).as_str(), rest) {
-                ("SETNAME", [_]) => simple("OK"),
+                ("SETNAME", [_]) | ("TRACKING", _) => simple("OK"),
                 ("ID", []) => integer(self.id as i64),
                 ("KILL", [id_name, _]) if upper(id_name) == "ID" => integer(0),
                 (subcommand, _) => {
@@ -576,6 +578,12 @@ impl Store {
     fn eval(&mut self, script: &[u8], rest: &[&[u8]]) -> Vec<u8> {
         let script = upper(script);
         let (key, value, lifetime) = match rest {
+            // The marker.
+            [b"1", key, id] if script.contains("\"!\"") => {
+                let marker = [b"!".as_slice(), id, b"1"].concat();
+                self.set(key, &marker, &[b"NX"]);
+                return self.get(key).map_or(NIL.to_vec(), |entry| bulk(&entry.value));
+            }
             [b"1", key, value] if script.contains("DEL") => (*key, *value, None),
             [b"1", key, value, ms] if script.contains("PEXPIRE") => match number(ms) {
                 Some(ms) => (*key, *value, Some(ms)),

@@ -27,7 +27,7 @@ pub fn encoding(what: Encoded) -> impl FnMut() {
     move || {
         let (token, key) = (&token, KEY.as_bytes());
         let command = match what {
-            Encoded::Set => Command::Acquire { key, token, ttl, marker: None },
+            Encoded::Set => Command::Acquire { key, token, ttl },
             Encoded::Release => Command::Release { key, token, with: ReleaseWith::Script },
         };
         out.clear();

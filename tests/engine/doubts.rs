@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use muxlock::Builder;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeOutcome, NodeState};
 use muxlock::proto::{Cancelled, Lease, NodeEvent, Patience, Reply};
@@ -23,11 +22,8 @@ fn let_go(giver: &mut Scenario, mut lease: Lease) -> Lease {
     lease
 }
 
-fn marked(heal: Heal) -> Scenario {
-    Scenario::with(3, |builder: Builder| {
-        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive").heal(heal)
-    })
-    .all_ready()
+fn guarded() -> Scenario {
+    Scenario::guarded(3).all_ready()
 }
 
 /// Lets time pass for all of them alike.
@@ -46,7 +42,7 @@ fn looks(scenario: &mut Scenario, nodes: &[usize]) -> Vec<Acted> {
 }
 
 fn grant(scenario: &mut Scenario, node: usize) {
-    scenario.reply(node, Reply::Integer(1)); // and the flush marker stands
+    scenario.reply(node, Reply::Ok);
 }
 
 fn acquire(scenario: &mut Scenario, ttl: Duration) {
@@ -54,11 +50,10 @@ fn acquire(scenario: &mut Scenario, ttl: Duration) {
 }
 
 /// The doubt ends `max_ttl` after the hand-over, but the giver's SET may run later than that.
-/// All clients have a flush marker, none heals.
+/// Nobody hears of the flush, and no client heals.
 #[test]
 fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
-    let (mut giver, mut taker, mut other) =
-        (marked(Heal::Off), marked(Heal::Off), marked(Heal::Off));
+    let (mut giver, mut taker, mut other) = (guarded(), guarded(), guarded());
     // The giver's SET to node 2 is stuck on its way: a partition, and TCP's back-off after it.
     acquire(&mut giver, SECOND);
     looks(&mut giver, &[0, 1]);
@@ -90,10 +85,9 @@ fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
     acquire(&mut other, SECOND);
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Integer(0));
+    other.reply(0, Reply::Nil);
     pass([&mut taker, &mut other], 2 * MS);
-    // Node 2 is flushed, and then runs the giver's SET: it has the giver's token, and a marker that
-    // says that it was flushed, but nobody who counts on it looks.
+    // Node 2 is flushed, and then runs the giver's SET: it has the giver's token.
     pass([&mut taker, &mut other], 2 * MS);
     taker.engine.extend(taker.now, lease, SECOND);
     looks(&mut taker, &[0, 2]);
@@ -115,46 +109,15 @@ fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
     }
 }
 
-/// A copy that was healed after a flush is handed to a client that does not heal. (The docs of
-/// `Heal` say "should heal, or none".)
-#[test]
-fn copy_that_was_healed_after_a_flush_is_in_doubt_for_a_taker_who_does_not_heal() {
-    let (mut giver, mut taker) = (marked(Heal::On), marked(Heal::Off));
-    acquire(&mut giver, TTL);
-    looks(&mut giver, &[0, 1, 2]);
-    grant(&mut giver, 0);
-    grant(&mut giver, 1);
-    giver.reply(2, Reply::Integer(0));
-    let lease = giver.acquired().unwrap();
-    giver.pass(MS);
-    giver.engine.extend(giver.now, lease, TTL);
-    looks(&mut giver, &[0, 1, 2]);
-    giver.reply(2, Reply::Integer(-30_000)); // set anew, after a flush
-    giver.replies([0, 1], Reply::Integer(1));
-    let (lease, result) = giver.extended();
-    result.unwrap();
-    let lease = let_go(&mut giver, lease);
-    taker.pass(MS);
-    taker.engine.extend(taker.now, lease, TTL);
-    looks(&mut taker, &[0, 1, 2]);
-    taker.replies([2, 0], Reply::Integer(1));
-    if let Some(muxlock::proto::Done::Extended(lease, result)) = taker.done() {
-        panic!("counted {:?}: {result:?}", lease.granted_by().collect::<Vec<_>>());
-    }
-}
-
-fn healing(configure: impl FnOnce(Builder) -> Builder) -> Scenario {
-    Scenario::with(3, |builder| {
-        configure(builder.restart_guard(RestartGuard::Uptime).heal(Heal::On))
-    })
-    .all_ready()
+fn healing() -> Scenario {
+    Scenario::with(3, |builder| builder.restart_guard(RestartGuard::Uptime).heal(Heal::On))
+        .all_ready()
 }
 
 /// Answers what nodes were asked of one lock, looks included.
-fn answer(scenario: &mut Scenario, acted: &[Acted], reachable: &[usize], is_marked: bool) {
+fn answer(scenario: &mut Scenario, acted: &[Acted], reachable: &[usize]) {
     for act in acted {
         let (nodes, reply) = match act {
-            Acted::Set(nodes, _) if is_marked => (nodes, Reply::Integer(1)),
             Acted::Set(nodes, _) => (nodes, Reply::Ok),
             Acted::Heal(nodes, _) | Acted::Extend(nodes, _) => (nodes, Reply::Integer(1)),
             Acted::Time(nodes) => {
@@ -166,8 +129,7 @@ fn answer(scenario: &mut Scenario, acted: &[Acted], reachable: &[usize], is_mark
             }
             Acted::Role(nodes) => {
                 for &node in nodes.iter().filter(|node| reachable.contains(node)) {
-                    let role = scenario.servers[node].replication;
-                    scenario.reply(node, Reply::Replication(role));
+                    scenario.look_whole(node);
                 }
                 continue;
             }
@@ -183,12 +145,12 @@ fn answer(scenario: &mut Scenario, acted: &[Acted], reachable: &[usize], is_mark
     }
 }
 
-fn many_locks(scenario: &mut Scenario, many: u32, is_marked: bool) -> Vec<Lease> {
+fn many_locks(scenario: &mut Scenario, many: u32) -> Vec<Lease> {
     (0..many)
         .map(|_| {
             acquire(scenario, TTL);
             let acted = scenario.drain();
-            answer(scenario, &acted, &[0, 1, 2], is_marked);
+            answer(scenario, &acted, &[0, 1, 2]);
             scenario.acquired().unwrap()
         })
         .collect()
@@ -196,13 +158,13 @@ fn many_locks(scenario: &mut Scenario, many: u32, is_marked: bool) -> Vec<Lease>
 
 /// A client that keeps more than 8,192 locks alive, with `Heal::On`, loses two connections
 /// while renewals are under way, and has them back at once. The masters are fine and have all keys.
-fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill: Reply) {
-    let leases = many_locks(&mut scenario, many, is_marked);
+fn renewed_after_a_blip(mut scenario: Scenario, many: u32, kill: Reply) {
+    let leases = many_locks(&mut scenario, many);
     scenario.pass(TTL / 3);
     let ops: Vec<_> =
         leases.into_iter().map(|lease| scenario.engine.extend(scenario.now, lease, TTL)).collect();
     let acted = scenario.drain();
-    answer(&mut scenario, &acted, &[0], is_marked);
+    answer(&mut scenario, &acted, &[0]);
     // A switch restarts: nodes 1 and 2 are gone for 50 ms.
     for node in [1, 2] {
         scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
@@ -239,7 +201,7 @@ fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill
         scenario.pass(TTL / 24);
         scenario.engine.extend(scenario.now, lease, TTL);
         let acted = scenario.drain();
-        answer(&mut scenario, &acted, &[0, 1, 2], is_marked);
+        answer(&mut scenario, &acted, &[0, 1, 2]);
         match scenario.done() {
             Some(muxlock::proto::Done::Extended(_, Ok(()))) => return,
             Some(muxlock::proto::Done::Extended(back, Err(error))) => {
@@ -256,41 +218,35 @@ fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill
 }
 
 #[test]
-fn kept_locks_survive_a_blip_with_a_flush_marker() {
-    let scenario = healing(|builder| builder.flush_marker("alive"));
-    renewed_after_a_blip(scenario, MANY, true, Reply::Integer(1));
-}
-
-#[test]
 fn kept_locks_survive_a_blip_where_kill_is_refused() {
-    let scenario = healing(|builder| builder);
-    renewed_after_a_blip(scenario, MANY, false, server_error(ServerErrorKind::Permission));
+    let scenario = healing();
+    renewed_after_a_blip(scenario, MANY, server_error(ServerErrorKind::Permission));
 }
 
 #[test]
 fn slow_kept_locks_survive_a_blip_control() {
-    let scenario = healing(|builder| builder);
-    renewed_after_a_blip(scenario, MANY, false, Reply::Integer(1));
+    let scenario = healing();
+    renewed_after_a_blip(scenario, MANY, Reply::Integer(1));
 }
 
 /// Many locks that were adopted, each with a straggler at its giver, are no debts of a master
 /// that comes and goes: new locks and renewals are sent to it.
 #[test]
 fn slow_adopted_locks_do_not_use_up_their_takers_masters() {
-    let (mut giver, mut taker) = (healing(|builder| builder), healing(|builder| builder));
+    let (mut giver, mut taker) = (healing(), healing());
     let mut kept = Vec::new();
     for i in 0..2 * MANY {
         acquire(&mut giver, TTL);
         let acted = giver.drain();
         let slow = 1 + (i % 2) as usize;
-        answer(&mut giver, &acted, &[0, 3 - slow], false);
+        answer(&mut giver, &acted, &[0, 3 - slow]);
         let lease = giver.acquired().unwrap();
         let lease = let_go(&mut giver, lease);
         // It answers a moment later.
-        answer(&mut giver, &acted, &[slow], false);
+        answer(&mut giver, &acted, &[slow]);
         taker.engine.extend(taker.now, lease, TTL);
         let acted = taker.drain();
-        answer(&mut taker, &acted, &[0, 1, 2], false);
+        answer(&mut taker, &acted, &[0, 1, 2]);
         if let Some(muxlock::proto::Done::Extended(lease, result)) = taker.done() {
             if let Err(error) = result {
                 panic!("renewal {i} on healthy masters: {error}");
@@ -302,7 +258,7 @@ fn slow_adopted_locks_do_not_use_up_their_takers_masters() {
     }
     acquire(&mut taker, TTL);
     let acted = taker.drain();
-    answer(&mut taker, &acted, &[0, 1, 2], false);
+    answer(&mut taker, &acted, &[0, 1, 2]);
     let _ = taker.acquired().unwrap();
 }
 
@@ -413,13 +369,13 @@ fn givers_connection_is_left_alone_while_the_lock_is_held() {
     let mut giver = Scenario::ready(3);
     let lease = locked_by_two(&mut giver);
     let lease = let_go(&mut giver, lease);
-    let mut taker = healing(|builder| builder);
+    let mut taker = healing();
     for node in 0..3 {
         lose(&mut taker, node);
     }
     taker.engine.extend(taker.now, lease, TTL);
     let acted = taker.drain();
-    answer(&mut taker, &acted, &[0, 1], false);
+    answer(&mut taker, &acted, &[0, 1]);
     let (_lease, result) = taker.extended();
     result.unwrap();
     // The taker's own healing extension is lost with its own connection.
@@ -460,10 +416,10 @@ fn set_with_a_senseless_answer_is_ended_before_its_release() {
 /// A cancelled healing extension that is lost after the hand-over leaves no doubt out.
 #[test]
 fn cancelled_heal_in_flight_is_in_doubt() {
-    let mut giver = healing(|builder| builder);
+    let mut giver = healing();
     acquire(&mut giver, TTL);
     let acted = giver.drain();
-    answer(&mut giver, &acted, &[0, 1, 2], false);
+    answer(&mut giver, &acted, &[0, 1, 2]);
     let lease = giver.acquired().unwrap();
     let id = giver.engine.extend(giver.now, lease, TTL);
     giver.drain();
@@ -484,14 +440,14 @@ fn cancelled_heal_in_flight_is_in_doubt() {
 /// renewals: its copies are needed when another master goes down.
 #[test]
 fn master_that_was_away_once_is_sent_renewals_again() {
-    let mut scenario = healing(|builder| builder.flush_marker("alive"));
-    let leases = many_locks(&mut scenario, MANY, true);
+    let mut scenario = healing();
+    let leases = many_locks(&mut scenario, MANY);
     scenario.pass(TTL / 3);
     for lease in leases {
         scenario.engine.extend(scenario.now, lease, TTL);
     }
     let acted = scenario.drain();
-    answer(&mut scenario, &acted, &[0, 1], true);
+    answer(&mut scenario, &acted, &[0, 1]);
     scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     (0..200).for_each(|_| scenario.pass(Duration::ZERO));
     scenario.drain();
@@ -499,7 +455,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
     scenario.drain();
     scenario.connect(2);
     let acted = scenario.drain();
-    answer(&mut scenario, &acted, &[2], true);
+    answer(&mut scenario, &acted, &[2]);
     let mut leases = Vec::new();
     for round in 0..30 {
         while let Some((_, done)) = scenario.engine.poll_done(scenario.now) {
@@ -515,7 +471,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
             scenario.engine.extend(scenario.now, lease, TTL);
         }
         let acted = scenario.drain();
-        answer(&mut scenario, &acted, &[0, 1, 2], true);
+        answer(&mut scenario, &acted, &[0, 1, 2]);
         let to_two = |act: &&Acted| matches!(act, Acted::Heal(nodes, _) if nodes.contains(&2));
         if acted.iter().filter(to_two).count() > 0 {
             eprintln!("in round {round}");
@@ -533,7 +489,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
 /// master's ACL refuses.
 #[test]
 fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
-    let (mut holder, mut other) = (marked(Heal::Off), marked(Heal::Off));
+    let (mut holder, mut other) = (guarded(), guarded());
     acquire(&mut holder, SECOND);
     looks(&mut holder, &[0, 1]);
     grant(&mut holder, 0);
@@ -563,7 +519,7 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     acquire(&mut other, SECOND);
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Integer(0));
+    other.reply(0, Reply::Nil);
     pass([&mut holder, &mut other], 4 * MS); // node 2 is flushed, and runs the lost SET
     holder.engine.extend(holder.now, lease, SECOND);
     looks(&mut holder, &[0, 2]);
@@ -625,7 +581,7 @@ fn extension_that_is_lost_with_the_set_keeps_the_copy_in_doubt() {
 /// and the lost SET; then the holder is connected again, and ends its old connection too late.
 #[test]
 fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
-    let (mut holder, mut other) = (marked(Heal::Off), marked(Heal::Off));
+    let (mut holder, mut other) = (guarded(), guarded());
     acquire(&mut holder, SECOND);
     looks(&mut holder, &[0, 1]);
     grant(&mut holder, 0);
@@ -665,7 +621,7 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
     // Node 2 wakes up.
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Integer(0));
+    other.reply(0, Reply::Nil);
     pass([&mut other], 2 * MS);
     holder.now = other.now;
     holder.connect(2);
@@ -685,15 +641,7 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
     }
 }
 
-/// Fifteen: the same with one lock. Each later renewal looks at the marker itself, so that the
-/// doubt about the lost one protects nothing here.
-#[test]
-fn one_kept_lock_survives_a_blip_with_a_flush_marker() {
-    let scenario = healing(|builder| builder.flush_marker("alive"));
-    renewed_after_a_blip(scenario, 1, true, Reply::Integer(1));
-}
-
 #[test]
 fn one_kept_lock_survives_a_blip_control() {
-    renewed_after_a_blip(healing(|builder| builder), 1, false, Reply::Integer(1));
+    renewed_after_a_blip(healing(), 1, Reply::Integer(1));
 }

@@ -341,44 +341,6 @@ fn error_of_a_script_is_no_vote() {
     }
 }
 
-/// R34: with a marker, a negative number puts the node into quarantine; 0 and more are as ever.
-#[test]
-fn negative_answer_of_a_marked_script_puts_the_node_into_quarantine() {
-    for (resource, take, release) in forms() {
-        let mut scenario = ready_with(|builder| healing(builder).flush_marker("alive"));
-        once(&mut scenario, resource.clone());
-        let acted = scenario.drain();
-        assert_eq!(scenario.looked(acted), [Acted::Take(vec![0, 1, 2], 1)]);
-        assert_eq!(scenario.take_said(), [take]);
-        scenario.reply(0, Reply::Integer(-5_000));
-        scenario.reply(1, YES);
-        scenario.reply(2, Reply::Integer(i64::MIN));
-        let error = scenario.acquired().unwrap_err();
-        assert!(error.is_unavailable());
-        assert_eq!(outcome(&error, 0), NodeOutcome::Quarantined);
-        assert_eq!(outcome(&error, 2), NodeOutcome::Quarantined);
-        assert_eq!(said(&mut scenario), [release], "it may have been taken there");
-        scenario.replies(ALL, YES);
-        // Its next answers do not count before the time is over.
-        for (time, granted) in [(4 * SECOND, false), (2 * SECOND, true)] {
-            scenario.pass(time);
-            scenario.drain_looked();
-            once(&mut scenario, resource.clone());
-            scenario.drain_looked();
-            scenario.replies([0, 1], YES);
-            scenario.reply(2, NO);
-            let result = scenario.acquired();
-            assert_eq!(result.is_ok(), granted, "{resource:?} {result:?}");
-            if !granted {
-                // A permit is asked for in another way then.
-                let take = if take.contains(" at ") { "SET s{permit}:0" } else { take };
-                assert_eq!(said(&mut scenario), [take, release]);
-                scenario.replies(ALL, YES);
-            }
-        }
-    }
-}
-
 // Several resources.
 
 /// K2: the one that most nodes have named; the name has no prefix. What makes no sense names none.
@@ -502,7 +464,7 @@ fn standing_after(scenario: &mut Scenario, resource: Resource, refusal: Reply) -
     scenario.drain();
     scenario.replies(ALL, refusal);
     let acted = scenario.drain();
-    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
+    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Able)] = acted[..] else {
         panic!("{acted:?}")
     };
     scenario.replies(ALL, NO);
@@ -667,7 +629,7 @@ fn passed_on(scenario: &mut Scenario) -> usize {
     scenario.drain();
     scenario.replies(ALL, Reply::Nil);
     let acted = scenario.drain();
-    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Hello)] = acted[..] else {
+    let [Acted::Release(..), Acted::Wait(queue_node, Waits::Able)] = acted[..] else {
         panic!("{acted:?}")
     };
     scenario.replies(ALL, NO);
@@ -732,7 +694,7 @@ fn looks(scenario: &mut Scenario) -> Option<usize> {
     let mut queue_node = None;
     for acted in scenario.drain() {
         match acted {
-            Acted::Wait(node, Waits::Hello) => {
+            Acted::Wait(node, Waits::Able) => {
                 scenario.allow_waits(node);
                 assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
                 queue_node = Some(node);
@@ -820,7 +782,7 @@ fn k9_who_stands_alone_looks_for_others_at_another_node() {
         scenario.replies(ALL, NO);
         for acted in acted {
             match acted {
-                Acted::Wait(node, Waits::Hello) => {
+                Acted::Wait(node, Waits::Able) => {
                     queue_nodes.push(node);
                     scenario.allow_waits(node);
                     assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
@@ -859,7 +821,7 @@ fn follow(scenario: &mut Scenario, acted: Vec<Acted>, position: Reply) -> (Vec<u
     let (mut left, mut joined) = (Vec::new(), Vec::new());
     for acted in acted {
         match acted {
-            Acted::Wait(node, Waits::Hello) => {
+            Acted::Wait(node, Waits::Able) => {
                 scenario.allow_waits(node);
                 assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
                 joined.push(node);

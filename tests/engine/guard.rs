@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use muxlock::error::{ProtocolError, ServerErrorKind};
 use muxlock::node::{CountedFrom, NodeOutcome, NodeState, QuarantineCause, Unfit};
-use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
-use muxlock::settings::RestartGuard;
+use muxlock::proto::{
+    Marker, NodeEvent, Notice, Patience, ReleaseHow, Replication, Reply, ServerError,
+};
+use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{Resource, quorum};
-use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, MARKER, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const QUARANTINE: Duration = Duration::from_millis(30_000 + 300 + 2 + 1_000);
-/// Name, number, `INFO` in four sections, time, and the sighting.
-const STEPS_BEFORE_PROBE: usize = 8;
+/// `HELLO`, tracking, `INFO` in five sections, and time.
+const STEPS_BEFORE_SIGHTING: usize = 8;
+/// The same, the sighting, and the marker.
+const STEPS_BEFORE_PROBE: usize = STEPS_BEFORE_SIGHTING + 2;
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 
 /// The connection to `node` is lost, and made again at once.
@@ -84,7 +88,7 @@ fn restarted_server_is_not_said_to_wait_for_a_sighting() {
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
-    for _ in 1..STEPS_BEFORE_PROBE {
+    for _ in 0..STEPS_BEFORE_SIGHTING {
         assert!(scenario.greet_once(0));
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
@@ -596,7 +600,7 @@ fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
         scenario.drain();
         scenario.greet_once(0);
         scenario.greet_once(0);
-        for _ in 0..4 {
+        for _ in 0..5 {
             scenario.greet_with(0, server_error(ServerErrorKind::Permission));
         }
         scenario.start_handshake(0);
@@ -641,7 +645,7 @@ fn probe_that_is_refused_is_told_apart_by_its_reason() {
 /// R17: an answer of another kind than was asked for ends the connection, in a handshake as well.
 #[test]
 fn handshake_answered_out_of_kind_ends_the_connection() {
-    for step in 0..8 {
+    for step in 0..=STEPS_BEFORE_PROBE {
         let mut scenario = Scenario::guarded(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
@@ -678,7 +682,7 @@ fn server_that_does_not_tell_its_role_is_not_asked_for_it_again() {
     let mut scenario = Scenario::guarded(2);
     scenario.servers[1].replication.master = None;
     let mut scenario = scenario.all_ready();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     scenario.try_lock();
     let all = vec![0, 1];
     let expected = [Acted::Time(all.clone()), Acted::Role(vec![0]), Acted::Set(all, 1)];
@@ -691,13 +695,12 @@ fn server_that_does_not_tell_its_role_is_not_asked_for_it_again() {
 fn master_that_was_a_replica_in_between_does_not_count() {
     for (master, reason) in [(true, Unfit::Changed), (false, Unfit::Replica)] {
         let mut scenario = Scenario::guarded(1).all_ready();
-        scenario.pass(20 * MS);
+        scenario.pass(SECOND);
         scenario.servers[0].replication.master = Some(master);
         scenario.servers[0].replication.history = Some(0xdead.into());
         scenario.servers[0].replication.promoted = Some(true);
         scenario.try_lock();
-        scenario.drain();
-        scenario.look([0]);
+        scenario.drain_looked();
         scenario.reply(0, Reply::Ok);
         let error = scenario.acquired().unwrap_err();
         assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
@@ -718,12 +721,12 @@ fn master_that_was_a_replica_in_between_does_not_count() {
 #[test]
 fn master_that_is_given_a_replica_votes_on() {
     let mut scenario = Scenario::guarded(1).all_ready();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     scenario.servers[0].replication.history = Some(0xbeef.into());
     assert!(is_granted(&mut scenario, 1));
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), None);
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     assert!(is_granted(&mut scenario, 1));
 }
 
@@ -731,7 +734,7 @@ fn master_that_is_given_a_replica_votes_on() {
 #[test]
 fn promoted_server_with_the_first_of_two_names_is_quarantined() {
     let mut scenario = Scenario::guarded(1).all_ready();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     let first = scenario.servers[0].replication.history;
     scenario.servers[0].replication.history = Some(0xbeef.into());
     assert!(is_granted(&mut scenario, 1));
@@ -770,11 +773,10 @@ fn set_is_preceded_by_a_look_at_the_clock_that_is_not_fresh() {
 #[test]
 fn replica_with_the_history_of_before_is_refused() {
     let mut scenario = sampled();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     scenario.try_lock();
-    scenario.drain();
     scenario.servers[0].replication.master = Some(false);
-    scenario.look([0]);
+    scenario.drain_looked();
     let status = scenario.engine.statuses().next().unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
 }
@@ -795,15 +797,16 @@ fn clock_that_jumps_forward_costs_the_vote_that_it_stands_before() {
 }
 
 #[test]
-fn answers_to_a_check_are_the_same_at_once_and_one_by_one() {
+fn time_that_is_told_as_an_event_is_the_same_as_one_in_a_reply() {
     type Change = fn(&mut Scenario);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |_| {},
         |scenario| scenario.ahead[0] += 60 * SECOND,
-        |scenario| scenario.servers[0].replication.master = Some(false),
+        |scenario| scenario.ahead[0] -= 60 * SECOND,
+        // In doubt, and read late.
+        |scenario| scenario.tell_flush(0),
         |scenario| {
-            let other = Some(1_u128.into());
-            scenario.servers[0].replication.history = other;
+            scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingLate { since: None });
         },
         // Late.
         |scenario| scenario.pass(2 * NODE_TIMEOUT),
@@ -816,11 +819,12 @@ fn answers_to_a_check_are_the_same_at_once_and_one_by_one() {
     for (which, change) in changes.into_iter().enumerate() {
         let told: [fn(&mut Scenario); 2] =
             [|scenario| scenario.look([0]), |scenario| scenario.look_at_once(0)];
-        let [one_by_one, at_once] = told.map(|tell| {
+        let [in_a_reply, as_an_event] = told.map(|tell| {
             let mut scenario = sampled();
             scenario.pass(20 * MS);
             scenario.try_lock();
             scenario.drain();
+            scenario.pass(MS);
             change(&mut scenario);
             tell(&mut scenario);
             let acted = scenario.drain();
@@ -833,7 +837,7 @@ fn answers_to_a_check_are_the_same_at_once_and_one_by_one() {
             let statuses: Vec<_> = engine.statuses().collect();
             format!("{:?}", (acted, then, engine.stats(), statuses, engine.poll_timeout()))
         });
-        assert_eq!(at_once, one_by_one, "{which}");
+        assert_eq!(as_an_event, in_a_reply, "{which}");
     }
 }
 
@@ -961,11 +965,11 @@ fn sets_that_leave_together_share_a_look_at_the_clock() {
     assert_eq!(scenario.drain(), expected);
 }
 
-/// The look that is queued is at the clock alone.
+/// The look that is queued is at the clock alone; all were connected a second before.
 #[test]
 fn role_is_looked_at_while_a_look_at_the_clock_is_queued() {
     let mut scenario = refused(1, 1);
-    scenario.pass(9 * MS);
+    scenario.pass(SECOND - 21 * MS);
     scenario.try_lock();
     scenario.pass(MS);
     scenario.try_lock();
@@ -1022,14 +1026,12 @@ fn server_without_a_guard_is_not_asked_for_its_time_nor_are_others_more_often() 
     let urls =
         ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3?restart_guard=off"];
     let mut scenario = Scenario::of_nodes(urls).all_ready();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     for looks in [vec![Acted::Time(vec![0, 1]), Acted::Role(vec![0, 1])], vec![]] {
         scenario.try_lock();
         let acted = scenario.drain();
         assert_eq!(acted[..acted.len() - 1], looks);
-        if !looks.is_empty() {
-            scenario.look([0, 1]);
-        }
+        scenario.looked(acted);
         scenario.replies(0..3, Reply::Ok);
         let lease = scenario.acquired().unwrap();
         scenario.engine.abandon(scenario.now, lease);
@@ -1047,7 +1049,7 @@ fn clock_that_is_not_told_for_the_moment_is_asked_for_again() {
         let acted = scenario.drain();
         assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
         assert!(scenario.engine.node(0).is_telling_time());
-        scenario.replies([0, 0, 0], server_error(ServerErrorKind::Busy));
+        scenario.replies([0, 0], server_error(ServerErrorKind::Busy));
         assert!(!scenario.engine.node(0).is_telling_time());
         assert!(scenario.acquired().is_err());
         scenario.drain();
@@ -1062,7 +1064,7 @@ fn clock_that_is_kept_secret_costs_nothing() {
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
-    for _ in 0..6 {
+    for _ in 0..7 {
         scenario.greet_once(0);
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
@@ -1079,7 +1081,7 @@ fn clock_that_is_kept_secret_costs_nothing() {
         scenario.drain();
         scenario.reply(0, Reply::Integer(0));
         // Nothing is due yet.
-        scenario.pass(9 * MS);
+        scenario.pass(SECOND - MS);
         scenario.try_lock();
         assert_eq!(scenario.drain(), [Acted::Set(vec![0], token + 1)]);
         scenario.reply(0, Reply::Ok);
@@ -1098,7 +1100,7 @@ fn clock_that_was_not_told_is_asked_for_before_the_next_set() {
     scenario.pass(20 * MS);
     scenario.try_lock();
     let acted = scenario.drain();
-    assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Set(..)]), "{acted:?}");
     // The next one is sent, and finds when something is due, before the answer.
     scenario.try_lock();
     assert!(matches!(scenario.drain()[..], [Acted::Set(..)]));
@@ -1122,7 +1124,7 @@ fn clocks_are_looked_at_when_they_are_due_after_one_node_was_sent_a_set() {
     scenario.pass(5 * MS);
     scenario.try_lock();
     let acted = scenario.drain();
-    assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Set(..)]), "{acted:?}");
 }
 
 /// R34: a process that moves to another node's address brings its quarantine along.
@@ -1303,157 +1305,560 @@ fn probe_that_may_not_touch_its_key_passes_and_a_user_named_key_does_not() {
     }
 }
 
-// Flushes.
+// Flushes, of which the servers tell.
 
-fn marked(nodes: usize) -> Scenario {
-    Scenario::with(nodes, |builder| {
-        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
-    })
-    .all_ready()
+const OTHER: Marker = Marker { id: 2, micros: 2 };
+
+/// One node with these settings, by whether a flush of it matters.
+fn flushable() -> [(&'static str, Scenario, bool); 3] {
+    let marked = |builder: muxlock::Builder| builder.flush_marker("alive");
+    [
+        ("guarded", Scenario::guarded(1).all_ready(), true),
+        ("marked", Scenario::with(1, marked).all_ready(), true),
+        ("neither", Scenario::ready(1), false),
+    ]
 }
 
+/// R3: the notice stands in the stream where the flush was.
 #[test]
-fn grant_counts_once_its_marker_stands() {
-    let mut scenario = marked(1);
-    scenario.try_lock();
-    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
-    scenario.reply(0, Reply::Integer(1));
-    assert!(scenario.acquired().is_ok());
+fn grant_that_is_read_behind_the_notice_of_a_flush_does_not_count() {
+    // Whether the SET was sent and whether it was answered before the notice.
+    for (is_sent, is_answered) in [(true, true), (true, false), (false, false)] {
+        for (settings, mut scenario, matters) in flushable() {
+            scenario.try_lock();
+            if is_sent {
+                assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+            }
+            if is_answered {
+                scenario.reply(0, Reply::Ok);
+            }
+            scenario.tell_flush(0);
+            assert_eq!(scenario.state(0) == NodeState::Quarantined, matters);
+            assert_eq!(scenario.drain().contains(&Acted::Marker(0)), matters);
+            if !is_answered {
+                scenario.reply(0, Reply::Ok);
+            }
+            let result = scenario.acquired();
+            assert_eq!(result.is_ok(), is_answered || !matters, "{settings} {result:?}");
+            if let Err(error) = result {
+                assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+            }
+        }
+    }
 }
 
+/// What a young server said is of no use a minute later: it is asked again, once.
 #[test]
-fn grant_without_its_marker_does_not_count_and_quarantines() {
-    let mut scenario = marked(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.reply(0, Reply::Integer(-31_302));
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
-    let left = Duration::from_millis(31_302);
-    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, left + left / 100)));
+fn handshake_that_is_read_late_is_repeated_for_a_server_that_was_young() {
+    let table = [
+        (SECOND, 60 * SECOND, true),
+        (SECOND, NODE_TIMEOUT, false),
+        (QUARANTINE, 60 * SECOND, false),
+    ];
+    for (uptime, idle, is_repeated) in table {
+        let mut scenario = Scenario::guarded(1);
+        scenario.servers[0].uptime = Some(uptime);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+        scenario.drain();
+        scenario.now = scenario.now.after(idle);
+        scenario.start_handshake(0);
+        assert_eq!(!scenario.drain().is_empty(), is_repeated, "{uptime:?} {idle:?}");
+        if is_repeated {
+            assert_eq!(scenario.state(0), NodeState::Handshaking);
+            scenario.servers[0].uptime = Some(uptime + idle);
+            // Nobody reads those either.
+            scenario.now = scenario.now.after(idle);
+            scenario.start_handshake(0);
+            assert_eq!(scenario.drain(), []);
+        }
+        let expected = (idle == NODE_TIMEOUT).then_some(QUARANTINE - uptime);
+        assert_eq!(quarantine(&scenario, 0).map(|(_, left)| left), expected);
+    }
 }
 
-/// An attempt finds that the node is to be waited for, by its marker, for so many milliseconds.
-fn find_marker(scenario: &mut Scenario, millis: i64) {
-    scenario.try_lock();
-    scenario.drain_looked();
-    scenario.reply(0, Reply::Integer(-millis));
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
-    scenario.drain();
-    scenario.reply(0, Reply::Integer(1));
-}
-
-/// What the latest reason asks for is no measure of what an earlier one does, whatever this
-/// machine's own clock does in between (R20).
+/// R33: a server that does not say its role is not asked for it after a flush either.
 #[test]
-fn shorter_reason_cuts_no_longer_quarantine_short() {
-    let mut scenario = Scenario::with(1, |builder| {
-        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
-    });
-    scenario.servers[0].uptime = Some(Duration::ZERO);
+fn server_without_a_role_is_asked_for_the_marker_alone() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].replication = Replication::default();
     let mut scenario = scenario.all_ready();
-    let restarted = Some((QuarantineCause::Restarted, QUARANTINE));
-    assert_eq!(quarantine(&scenario, 0), restarted);
-    find_marker(&mut scenario, 100);
-    assert_eq!(quarantine(&scenario, 0), restarted, "a tenth of a second is over earlier");
-    // The master's clock goes on as before.
-    let hour = 3_600 * SECOND;
-    let nanos = scenario.now.after(hour).as_nanos();
-    scenario.now = muxlock::Moment::with_jumps(nanos, hour.as_nanos() as u64);
-    scenario.ahead[0] -= hour;
-    scenario.engine.handle_timeout(scenario.now);
-    find_marker(&mut scenario, 100);
-    assert_eq!(quarantine(&scenario, 0), restarted, "and also after a jump");
-    scenario.pass(QUARANTINE - MS);
-    find_marker(&mut scenario, 1);
-    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, MS + MS / 100)));
-    assert_eq!(scenario.engine.stats().quarantines, 2, "what changes nothing is not counted");
-    // What is longer is waited for.
-    find_marker(&mut scenario, 40_000);
-    let flushed = Some((QuarantineCause::Flushed, 404 * SECOND / 10));
-    assert_eq!(quarantine(&scenario, 0), flushed);
+    scenario.pass(QUARANTINE + SECOND);
+    scenario.tell_flush(0);
+    assert_eq!(scenario.drain(), [Acted::Marker(0)]);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, NODE_TIMEOUT)));
+    scenario.reply(0, Reply::Marker(MARKER));
+    assert_eq!(scenario.state(0), NodeState::Ready);
 }
 
+/// R3: the flush of another database costs no more than the answers in between.
 #[test]
-fn refusal_with_a_marker_is_a_refusal_and_an_error_is_no_vote() {
-    let mut scenario = marked(1);
+fn node_votes_on_once_its_marker_is_found() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.tell_flush(0);
+    assert_eq!(scenario.drain(), [Acted::Marker(0)]);
     scenario.try_lock();
-    scenario.drain();
-    scenario.reply(0, Reply::Integer(0));
-    assert!(scenario.acquired().unwrap_err().is_contended());
-    scenario.drain();
-    scenario.reply(0, Reply::Integer(0));
-    scenario.try_lock();
-    scenario.drain_looked();
-    scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
-    let error = scenario.acquired().unwrap_err();
-    let expected = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
-    assert_eq!(error.nodes()[0].outcome, expected);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)], "it was sent in doubt");
+    scenario.reply(0, Reply::Replication(scenario.servers[0].replication));
+    assert_eq!(scenario.state(0), NodeState::Quarantined, "its role alone proves nothing");
+    scenario.reply(0, Reply::Marker(MARKER));
+    assert_eq!((scenario.state(0), quarantine(&scenario, 0)), (NodeState::Ready, None));
+    scenario.reply(0, Reply::Ok);
+    assert!(scenario.acquired().is_ok(), "it was executed behind the look at the marker");
+    assert_eq!(scenario.engine.stats().quarantines, 0);
 }
 
-/// A server that answers a marked SET as a plain one has not checked the marker, and the other way
-/// round nothing was asked of it.
+/// R3, R33: nor does one that became a replica, or another one's copy.
+#[test]
+fn node_whose_role_has_changed_with_the_flush_is_connected_anew() {
+    for (master, reason) in [(true, Unfit::Changed), (false, Unfit::Replica)] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.tell_flush(0);
+        scenario.drain();
+        scenario.servers[0].replication =
+            Replication { master: Some(master), history: Some(7.into()), promoted: Some(true) };
+        scenario.answer_marker(0);
+        let status = scenario.engine.statuses().next().unwrap();
+        assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(reason)));
+    }
+}
+
+/// R3: as long as any lock lives that it may have forgotten.
+#[test]
+fn node_whose_marker_is_not_found_is_quarantined_in_full() {
+    let error = || server_error(ServerErrorKind::Permission);
+    let table = [
+        (Some(MARKER), Reply::Marker(OTHER)),
+        (Some(MARKER), Reply::Nil),
+        (Some(MARKER), error()),
+        // Nobody knows which database it was.
+        (None, Reply::Nil),
+        (None, Reply::Marker(OTHER)),
+    ];
+    for (marker, reply) in table {
+        let mut scenario = Scenario::guarded(1);
+        scenario.markers[0] = marker;
+        let mut scenario = scenario.all_ready();
+        assert_eq!(quarantine(&scenario, 0), None);
+        scenario.tell_flush(0);
+        scenario.drain();
+        scenario.reply(0, Reply::Replication(scenario.servers[0].replication));
+        scenario.reply(0, reply.clone());
+        let expected = Some((QuarantineCause::Flushed, QUARANTINE));
+        assert_eq!(quarantine(&scenario, 0), expected, "{reply:?}");
+        let mut notices = std::iter::from_fn(|| scenario.engine.poll_notice());
+        let notice = Notice::Quarantined(QuarantineCause::Flushed);
+        assert!(notices.any(|notice_of| notice_of == (0, notice)));
+        scenario.pass(QUARANTINE - Duration::from_nanos(1));
+        assert!(!is_granted(&mut scenario, 1), "{reply:?}");
+        scenario.pass(Duration::from_nanos(1));
+        assert!(is_granted(&mut scenario, 1), "{reply:?}");
+        // The next one is compared with what was found.
+        scenario.tell_flush(0);
+        scenario.drain();
+        scenario.reply(0, Reply::Replication(scenario.servers[0].replication));
+        scenario.reply(0, reply.clone());
+        let is_known = matches!(reply, Reply::Marker(_));
+        assert_eq!(quarantine(&scenario, 0), expected.filter(|_| !is_known), "{reply:?}");
+    }
+}
+
+/// R17: a plain SET is answered neither by a number nor by a marker, and a marker by neither.
 #[test]
 fn answer_to_another_command_ends_the_connection() {
-    for (is_marked, reply) in [(true, Reply::Ok), (true, Reply::Nil), (false, Reply::Integer(1))] {
-        let mut scenario = if is_marked { marked(1) } else { Scenario::guarded(1).all_ready() };
+    let unexpected = NodeOutcome::Protocol(ProtocolError::Unexpected);
+    for reply in [Reply::Integer(1), Reply::Integer(0), Reply::Marker(MARKER)] {
+        let mut scenario = Scenario::guarded(1).all_ready();
         scenario.try_lock();
         scenario.drain();
         scenario.reply(0, reply);
         let error = scenario.acquired().unwrap_err();
-        let expected = NodeOutcome::Protocol(ProtocolError::Unexpected);
-        assert_eq!(error.nodes()[0].outcome, expected);
+        assert_eq!(error.nodes()[0].outcome, unexpected);
+    }
+    for reply in [Reply::Integer(1), Reply::Ok, Reply::Status] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.tell_flush(0);
+        scenario.drain();
+        scenario.reply(0, Reply::Replication(scenario.servers[0].replication));
+        scenario.reply(0, reply);
+        let status = scenario.engine.statuses().next().unwrap();
+        assert_eq!(status.last_failure, Some(unexpected));
     }
 }
 
-/// A copy whose marker was not seen may be younger than a flush: it costs the vote, and no
-/// extension counts it before all that was flushed is over.
+/// R3: a marker that was read before the second flush says nothing of it.
 #[test]
-fn copy_without_its_marker_is_not_counted_by_an_extension() {
-    let mut scenario = marked(3);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
-    scenario.replies([1, 2], Reply::Integer(1));
-    let mut lease = scenario.acquired().unwrap();
-    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
-    scenario.pass(SECOND);
-    scenario.drain();
-    scenario.connect(0);
-    assert_eq!(scenario.drain(), [Acted::Kill(0, 1)]);
-    scenario.reply(0, Reply::Integer(1));
-    let ended_at = scenario.now;
-    let mut is_counted = false;
-    while !is_counted {
-        scenario.engine.extend(scenario.now, lease, TTL);
-        assert_eq!(scenario.drain_looked(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
-        scenario.replies([0, 1], Reply::Integer(1));
-        is_counted = scenario.now >= ended_at.after(QUARANTINE);
-        if !is_counted {
-            scenario.nothing_done();
+fn marker_is_asked_for_again_if_another_flush_came_before_its_answer() {
+    for is_changed in [false, true] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.tell_flush(0);
+        assert_eq!(scenario.drain(), [Acted::Marker(0)]);
+        scenario.tell_flush(0);
+        scenario.tell_flush(0);
+        assert_eq!(scenario.drain(), [], "it is asked");
+        scenario.answer_marker(0);
+        assert_eq!(scenario.state(0), NodeState::Quarantined);
+        scenario.try_lock();
+        assert_eq!(scenario.drain(), [Acted::Marker(0), Acted::Set(vec![0], 1)]);
+        if is_changed {
+            scenario.markers[0] = Some(OTHER);
         }
-        scenario.reply(2, Reply::Integer(1));
-        let (extended, result) = scenario.extended();
-        result.unwrap();
-        lease = extended;
-        assert_eq!(lease.granted_by().any(|node| node == 0), is_counted);
-        scenario.pass(TTL / 3);
+        scenario.answer_marker(0);
+        let expected = is_changed.then_some((QuarantineCause::Flushed, QUARANTINE));
+        assert_eq!(quarantine(&scenario, 0), expected);
+        scenario.reply(0, Reply::Ok);
+        assert_eq!(scenario.acquired().is_ok(), !is_changed, "it was sent behind the question");
+        let asked = scenario.drain();
+        assert!(!asked.contains(&Acted::Marker(0)), "it is not asked once more: {asked:?}");
     }
 }
 
-#[test]
-fn flush_that_is_reported_late_quarantines_as_well() {
-    let mut scenario = marked(1);
-    scenario.try_lock();
+/// The connection ends in the middle of a handshake, of which so many steps were answered.
+fn cut_short(scenario: &mut Scenario, steps: usize) {
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.pass(CONNECT_TIMEOUT + SECOND);
+    scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.pass(NODE_TIMEOUT);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    (0..steps).for_each(|_| assert!(scenario.greet_once(0)));
+}
+
+/// R3: what was flushed while there was no connection, the marker shows.
+#[test]
+fn marker_of_the_same_process_is_compared_with_the_one_of_the_connection_before() {
+    let flushed = Some((QuarantineCause::Flushed, QUARANTINE));
+    let table = [
+        (Some(MARKER), Some(MARKER), None),
+        (Some(MARKER), Some(OTHER), flushed),
+        (Some(MARKER), None, flushed),
+        (None, None, None),
+        (None, Some(OTHER), None),
+    ];
+    for (before, after, expected) in table {
+        // Whether there is a connection in between whose handshake is not answered in full.
+        for cut in [None, Some(1), Some(STEPS_BEFORE_PROBE)] {
+            let mut scenario = Scenario::guarded(1);
+            scenario.markers[0] = before;
+            let mut scenario = scenario.all_ready();
+            scenario.markers[0] = after;
+            if let Some(steps) = cut {
+                cut_short(&mut scenario, steps);
+            }
+            reconnect(&mut scenario, 0);
+            let found = quarantine(&scenario, 0);
+            assert_eq!(found, expected, "{before:?} {after:?} {cut:?}");
+            // It is news once.
+            scenario.pass(QUARANTINE);
+            reconnect(&mut scenario, 0);
+            assert_eq!(quarantine(&scenario, 0), None, "{before:?} {after:?} {cut:?}");
+        }
+    }
+    // Another process has another marker, and its age.
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.restart(0, 1_000_000 * SECOND);
+    scenario.markers[0] = Some(OTHER);
+    reconnect(&mut scenario, 0);
+    let left = QUARANTINE - CONNECT_TIMEOUT - SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)));
+}
+
+/// R3: the end of a connection answers no question.
+#[test]
+fn node_that_was_in_doubt_when_its_connection_ended_is_judged_by_the_next() {
+    let flushed = Some((QuarantineCause::Flushed, QUARANTINE));
+    let table = [
+        (Some(MARKER), Some(MARKER), None),
+        (Some(MARKER), Some(OTHER), flushed),
+        (None, None, flushed),
+        (None, Some(OTHER), flushed),
+    ];
+    for (before, after, expected) in table {
+        for cut in [None, Some(1), Some(STEPS_BEFORE_PROBE)] {
+            let mut scenario = Scenario::guarded(1);
+            scenario.markers[0] = before;
+            let mut scenario = scenario.all_ready();
+            scenario.tell_flush(0);
+            scenario.markers[0] = after;
+            if let Some(steps) = cut {
+                cut_short(&mut scenario, steps);
+            }
+            reconnect(&mut scenario, 0);
+            let found = quarantine(&scenario, 0);
+            assert_eq!(found, expected, "{before:?} {after:?} {cut:?}");
+        }
+    }
+}
+
+fn marked(builder: muxlock::Builder) -> muxlock::Builder {
+    builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
+}
+
+/// A marker that was written so long ago by the clock of the node.
+fn written_before(scenario: &Scenario, age: Duration) -> Option<Marker> {
+    let Reply::Time(time) = scenario.time(0) else { unreachable!("it is the time") };
+    Some(Marker { id: 1, micros: (time - age).as_micros() as u64 })
+}
+
+/// R3: a client that connects later has heard of no flush; the setting is for it.
+#[test]
+fn young_marker_of_the_setting_is_waited_for() {
+    let table = [
+        (Some(Duration::ZERO), Some(QUARANTINE)),
+        (Some(SECOND), Some(QUARANTINE - SECOND)),
+        (Some(QUARANTINE - MS), Some(MS)),
+        (Some(QUARANTINE), None),
+        (Some(1_000 * QUARANTINE), None),
+        // It could not be read or written.
+        (None, Some(QUARANTINE)),
+    ];
+    for (age, left) in table {
+        for guard in [RestartGuard::Uptime, RestartGuard::Off] {
+            let configure = |builder| marked(builder).restart_guard(guard);
+            let mut scenario = Scenario::with(1, configure);
+            scenario.markers[0] = age.and_then(|age| written_before(&scenario, age));
+            let scenario = scenario.all_ready();
+            let expected = left.map(|left| (QuarantineCause::Flushed, left));
+            assert_eq!(quarantine(&scenario, 0), expected, "{age:?} {guard:?}");
+        }
+        // Without the setting, nobody waits.
+        let mut scenario = Scenario::guarded(1);
+        scenario.markers[0] = age.and_then(|age| written_before(&scenario, age));
+        assert_eq!(quarantine(&scenario.all_ready(), 0), None);
+    }
+}
+
+/// R3: nobody knows the age of a marker at a server without a time, or of one that is to come.
+#[test]
+fn marker_of_unknown_age_is_waited_for_in_full() {
+    let flushed = Some((QuarantineCause::Flushed, QUARANTINE));
+    let mut scenario = Scenario::with(1, marked);
+    let later = written_before(&scenario, Duration::ZERO);
+    scenario.markers[0] = later.map(|it| Marker { micros: it.micros + 1_000_000, ..it });
+    assert_eq!(quarantine(&scenario.all_ready(), 0), flushed);
+
+    let mut scenario = Scenario::with(1, marked);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    (1..STEPS_BEFORE_SIGHTING).for_each(|_| assert!(scenario.greet_once(0)));
+    scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+    scenario.start_handshake(0);
+    assert_eq!(quarantine(&scenario, 0), flushed);
+}
+
+/// R20: what the latest reason asks for is no measure of what an earlier one does, whatever this
+/// machine's own clock does in between.
+#[test]
+fn shorter_reason_cuts_no_longer_quarantine_short() {
+    let mut scenario = Scenario::with(1, marked);
+    scenario.servers[0].uptime = Some(Duration::ZERO);
+    scenario.markers[0] = written_before(&scenario, QUARANTINE - 10 * SECOND);
+    let mut scenario = scenario.all_ready();
+    let mut left = QUARANTINE;
+    let hour = 3_600 * SECOND;
+    for jump in [Duration::ZERO, hour] {
+        assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)), "{jump:?}");
+        // The master's clock goes on as before.
+        let nanos = scenario.now.after(jump).as_nanos();
+        scenario.now = muxlock::Moment::with_jumps(nanos, jump.as_nanos() as u64);
+        scenario.ahead[0] -= jump;
+        reconnect(&mut scenario, 0);
+        left -= CONNECT_TIMEOUT + SECOND;
+    }
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)));
+    assert_eq!(scenario.engine.stats().quarantines, 1, "what changes nothing is not counted");
+    // What is longer is waited for.
+    scenario.markers[0] = Some(OTHER);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, QUARANTINE)));
+}
+
+/// R32: what was flushed is asked for as soon as the server has promised to tell of flushes.
+#[test]
+fn notice_in_the_handshake_is_as_one_after_it() {
+    for steps in 0..=STEPS_BEFORE_PROBE {
+        for is_ours in [false, true] {
+            let mut scenario = Scenario::guarded(1);
+            scenario.try_lock();
+            scenario.drain();
+            scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+            scenario.drain();
+            (0..steps).for_each(|_| assert!(scenario.greet_once(0)));
+            scenario.tell_flush(0);
+            if steps < 2 {
+                let expected = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                let status = scenario.engine.statuses().next().unwrap();
+                assert_eq!(status.last_failure, Some(expected), "nothing was promised yet");
+                continue;
+            }
+            assert_eq!(scenario.drain(), []);
+            if is_ours {
+                scenario.markers[0] = Some(OTHER);
+            }
+            (steps..=STEPS_BEFORE_PROBE).for_each(|_| assert!(scenario.greet_once(0)));
+            assert_eq!(scenario.state(0), NodeState::Quarantined, "{steps}");
+            assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)], "it has waited");
+            scenario.start_handshake(0);
+            // What this client has not read before the flush may be younger than that.
+            let is_seen = is_ours || steps < STEPS_BEFORE_PROBE;
+            let expected = is_seen.then_some((QuarantineCause::Flushed, QUARANTINE));
+            assert_eq!(quarantine(&scenario, 0), expected, "{steps}");
+            scenario.reply(0, Reply::Ok);
+            assert_eq!(scenario.acquired().is_ok(), !is_seen, "{steps}");
+        }
+    }
+}
+
+/// R32: a server that tells of no flush does not vote, unless nobody wants to know of one.
+#[test]
+fn server_that_refuses_to_tell_of_flushes_is_unfit_where_they_matter() {
+    let guarded = "redis://127.0.0.1:1";
+    let forgone = "redis://127.0.0.1:1?notices=no";
+    let off = "redis://127.0.0.1:1?restart_guard=off";
+    let unfit = |reason| Some(NodeOutcome::Unfit(reason));
+    let busy = ServerErrorKind::Busy;
+    let table = [
+        (guarded, ServerErrorKind::Permission, unfit(Unfit::NoNotices)),
+        (guarded, ServerErrorKind::UnknownCommand, unfit(Unfit::NoNotices)),
+        (forgone, ServerErrorKind::Permission, None),
+        (forgone, ServerErrorKind::UnknownCommand, None),
+        (off, ServerErrorKind::Permission, None),
+        (off, ServerErrorKind::UnknownCommand, None),
+        // It may tell of them later.
+        (forgone, busy, Some(NodeOutcome::Server(busy))),
+    ];
+    for (url, kind, expected) in table {
+        let mut scenario = Scenario::of_nodes([url]);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+        scenario.drain();
+        scenario.greet_once(0);
+        scenario.greet_with(0, server_error(kind));
+        scenario.start_handshake(0);
+        let status = scenario.engine.statuses().next().unwrap();
+        let state = if expected.is_some() { NodeState::BackOff } else { NodeState::Ready };
+        assert_eq!((status.state, status.last_failure), (state, expected), "{url} {kind}");
+        if expected.is_none() {
+            assert!(is_granted(&mut scenario, 1));
+        }
+    }
+}
+
+/// R33: what a handshake has judged may change while the connection stands.
+#[test]
+fn server_that_may_evict_from_now_on_gives_no_vote() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.servers[0].memory_max = Some(1);
+    scenario.servers[0].evicts_nothing = Some(false);
+    scenario.pass(SECOND - MS);
+    assert!(is_granted(&mut scenario, 1), "nobody has looked");
+    scenario.pass(20 * MS);
+    scenario.try_lock();
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
+    scenario.looked(acted);
+    let evicts = NodeOutcome::Unfit(Unfit::Evicts);
+    let status = scenario.engine.statuses().next().unwrap();
+    assert_eq!((status.state, status.last_failure), (NodeState::BackOff, Some(evicts)));
     let error = scenario.acquired().unwrap_err();
-    assert!(matches!(error.nodes()[0].outcome, NodeOutcome::TimedOut(_)));
-    assert_eq!(quarantine(&scenario, 0), None);
-    scenario.reply(0, Reply::Integer(-31_302));
-    let cause = quarantine(&scenario, 0).map(|(cause, _)| cause);
-    assert_eq!(cause, Some(QuarantineCause::Flushed));
+    assert_eq!(error.nodes()[0].outcome, evicts);
+}
+
+/// R33: any of the keys that a server has evicted may have been a lock.
+#[test]
+fn server_that_has_evicted_keys_is_quarantined_in_full() {
+    for (before, after, has_evicted) in [
+        (Some(5), Some(6), true),
+        (Some(5), Some(5), false),
+        (Some(5), None, false),
+        (None, Some(6), false),
+    ] {
+        let looks: [fn(&mut Scenario); 2] = [
+            |scenario| {
+                scenario.pass(SECOND);
+                assert_eq!(is_granted(scenario, 1), quarantine(scenario, 0).is_none());
+            },
+            |scenario| reconnect(scenario, 0),
+        ];
+        for look in looks {
+            let mut scenario = Scenario::guarded(1);
+            scenario.servers[0].evicted = before;
+            let mut scenario = scenario.all_ready();
+            assert_eq!(quarantine(&scenario, 0), None, "that was before");
+            scenario.servers[0].evicted = after;
+            look(&mut scenario);
+            let expected = has_evicted.then_some((QuarantineCause::Evicted, QUARANTINE));
+            assert_eq!(quarantine(&scenario, 0), expected, "{before:?} {after:?}");
+            // It is looked at once a second, and news once.
+            scenario.pass(QUARANTINE);
+            assert!(is_granted(&mut scenario, 1), "{after:?}");
+        }
+    }
+    // Another process has evicted its own keys.
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.restart(0, Duration::ZERO);
+    scenario.servers[0].evicted = Some(9);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0).map(|(cause, _)| cause), Some(QuarantineCause::Restarted));
+}
+
+/// R3, R25: a copy that was extended in a time that does not count may be younger than what was
+/// forgotten.
+#[test]
+fn extension_that_was_sent_in_quarantine_does_not_count_after_it() {
+    for heal in [Heal::Off, Heal::On] {
+        let mut scenario =
+            Scenario::with(3, |it| it.restart_guard(RestartGuard::Uptime).heal(heal));
+        scenario.servers[0].uptime = Some(30 * SECOND);
+        let mut scenario = scenario.all_ready();
+        let mut lease = scenario.locked();
+        // It has long been in quarantine.
+        let (_, left) = quarantine(&scenario, 0).unwrap();
+        scenario.pass(left - MS);
+        for counts in [false, true] {
+            scenario.engine.extend(scenario.now, lease, TTL);
+            let acted = scenario.drain();
+            scenario.looked_by(&[1, 2], acted.clone());
+            if !counts {
+                scenario.pass(MS);
+            }
+            scenario.looked_by(&[0], acted);
+            assert_eq!(scenario.state(0), NodeState::Ready);
+            scenario.replies([0, 1], Reply::Integer(1));
+            if !counts {
+                scenario.nothing_done();
+                scenario.reply(2, Reply::Integer(1));
+            }
+            let (extended, result) = scenario.extended();
+            result.unwrap();
+            lease = extended;
+            let granted_by: Vec<_> = lease.granted_by().collect();
+            assert_eq!(granted_by.contains(&0), counts, "{heal:?} {granted_by:?}");
+            scenario.drain();
+        }
+    }
+}
+
+/// R3: a client that connects later hears of no flush, so it must hear of the doubt.
+#[test]
+fn lock_that_is_handed_over_in_doubt_brings_it_along() {
+    for is_flushed in [false, true] {
+        let (mut giver, mut taker) =
+            (Scenario::guarded(3).all_ready(), Scenario::guarded(3).all_ready());
+        let mut lease = giver.locked();
+        if is_flushed {
+            giver.tell_flush(0);
+        }
+        giver.engine.let_go(giver.now, &mut lease);
+        taker.engine.extend(taker.now, lease, TTL);
+        taker.drain_looked();
+        taker.replies([0, 1], Reply::Integer(1));
+        assert_eq!(taker.done().is_none(), is_flushed);
+    }
 }
 
 /// R35: lists that differ by one node have no two quorums apart; lists that swap a node have.

@@ -418,7 +418,7 @@ fn connection_of_another_process_is_not_killed() {
 fn clock_and_role_are_looked_at_before_a_key_may_be_set() {
     let mut scenario = healing();
     let lease = scenario.locked();
-    scenario.pass(20 * MS);
+    scenario.pass(SECOND);
     scenario.ahead[0] += SECOND;
     let acted = extend(&mut scenario, lease);
     assert_eq!(acted[..2], [Acted::Time(vec![0, 1, 2]), Acted::Role(vec![0, 1, 2])]);
@@ -430,41 +430,12 @@ fn clock_and_role_are_looked_at_before_a_key_may_be_set() {
     assert_eq!(outcome(&error, 0), NodeOutcome::Quarantined, "its clock has jumped");
 }
 
-/// A lock on masters with a flush marker, the extension of which nobody has answered.
-fn extending_with_a_marker() -> Scenario {
-    let mut scenario = healing_with(|builder| builder.flush_marker("alive"));
-    scenario.try_lock();
-    scenario.drain();
-    scenario.replies([0, 1, 2], Reply::Integer(1));
-    let lease = scenario.acquired().unwrap();
-    assert_eq!(extend(&mut scenario, lease), [Acted::Heal(vec![0, 1, 2], 1)]);
-    scenario
-}
-
-#[test]
-fn healed_key_counts_if_the_marker_stands() {
-    let mut scenario = extending_with_a_marker();
-    scenario.reply(0, SET);
-    scenario.nothing_done();
-    scenario.reply(1, Reply::Integer(1));
-    let (lease, result) = scenario.extended();
-    assert!(result.is_ok());
-    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(scenario.engine.stats().healed, 1);
-}
-
-#[test]
-fn healed_key_does_not_count_after_a_flush() {
-    let mut scenario = extending_with_a_marker();
-    scenario.replies([0, 1], Reply::Integer(-31_302));
-    let error = scenario.extended().1.unwrap_err();
-    assert_eq!(outcome(&error, 0), NodeOutcome::Quarantined);
-}
-
-/// The next extension looks at the marker again, and a copy of a lock that is held is not deleted.
+/// A copy of a lock that is held is not deleted.
 #[test]
 fn heal_that_a_node_refuses_leaves_nothing_to_delete() {
-    let mut scenario = extending_with_a_marker();
+    let mut scenario = healing();
+    let lease = scenario.locked();
+    extend(&mut scenario, lease);
     scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
     scenario.reply(1, Reply::Integer(1));
     scenario.nothing_done();

@@ -11,7 +11,7 @@ use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, server_err
 
 const ALL: [usize; 3] = [0, 1, 2];
 /// The steps of a handshake before the last one.
-const STEPS: usize = 7;
+const STEPS: usize = 8;
 
 fn has(holder: &str, left_ms: i64) -> Reply {
     Reply::Holding(Holding::new(Fingerprint::new(holder.as_bytes()), left_ms))

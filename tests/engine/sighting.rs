@@ -196,9 +196,9 @@ fn refused_sighting_makes_each_client_wait_and_is_named() {
     assert_eq!(site.connected(QUARANTINE), None);
 }
 
-/// The answer to the question, in the place of the seventh step's.
+/// The answer to the question, in the place of that step's.
 fn connect_told(scenario: &mut Scenario, reply: Reply) -> Option<Quarantine> {
-    const STEPS_BEFORE_SIGHTING: usize = 7;
+    const STEPS_BEFORE_SIGHTING: usize = 8;
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
@@ -244,7 +244,7 @@ fn time_that_is_refused_gives_no_sighting() {
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
-    for _ in 0..6 {
+    for _ in 0..7 {
         scenario.greet_once(0);
     }
     scenario.greet_with(0, server_error(ServerErrorKind::Permission));
@@ -254,12 +254,14 @@ fn time_that_is_refused_gives_no_sighting() {
     assert_eq!(scenario.sightings, [None]);
 }
 
-/// R33: no resource has the key, whatever the prefixes of clients are.
+/// R33: no resource has the key, nor that of a marker, whatever the prefixes of clients are.
 #[test]
 fn key_of_the_sighting_is_no_resource() {
     let mut scenario = Scenario::guarded(1).all_ready();
     let now = scenario.now;
-    for name in ["muxlock:promoted", "locks:muxlock:promoted"] {
+    let names =
+        ["muxlock:promoted", "locks:muxlock:promoted", "muxlock:marker", "locks:muxlock:marker"];
+    for name in names {
         let tried = scenario.engine.acquire(
             now,
             muxlock::Resource::new(name).unwrap(),

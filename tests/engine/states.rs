@@ -232,7 +232,7 @@ fn server_that_ends_a_connection_without_a_word_may_want_tls() {
     heard.drain();
     heard.engine.handle_node(heard.now, 0, NodeEvent::Connected);
     heard.drain();
-    heard.reply(0, Reply::Ok);
+    heard.reply(0, Reply::Hello { client_id: None });
     assert_eq!(message(&mut heard), None);
 }
 
@@ -251,12 +251,12 @@ fn connected_after_an_idle_caller_overslept_gets_a_fresh_deadline() {
 }
 
 #[test]
-fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
-    for (kind, state) in [
-        (ServerErrorKind::UnknownCommand, NodeState::Ready),
-        (ServerErrorKind::Permission, NodeState::Ready),
-        (ServerErrorKind::Auth, NodeState::BackOff),
-        (ServerErrorKind::MaxClients, NodeState::BackOff),
+fn hello_that_is_refused_ends_the_connection() {
+    for kind in [
+        ServerErrorKind::UnknownCommand,
+        ServerErrorKind::Permission,
+        ServerErrorKind::Auth,
+        ServerErrorKind::MaxClients,
     ] {
         let mut scenario = Scenario::new(1);
         scenario.engine.connect(scenario.now);
@@ -264,8 +264,11 @@ fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         scenario.greet_with(0, server_error(kind));
-        scenario.start_handshake(0);
-        assert_eq!(scenario.state(0), state, "{kind}");
+        assert_eq!(scenario.state(0), NodeState::BackOff, "{kind}");
+        let failure = scenario.engine.statuses().next().unwrap().last_failure;
+        assert_eq!(failure, Some(NodeOutcome::Server(kind)));
+        let words = scenario.engine.node(0).words(NodeOutcome::Server(kind)).unwrap();
+        assert_eq!(words.contains("Redis 6.0"), kind != ServerErrorKind::Auth, "{words}");
     }
 }
 
@@ -619,8 +622,7 @@ fn expired_debt_of_a_connection_without_a_number_is_settled() {
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
-    scenario.greet_once(0);
-    scenario.greet_with(0, server_error(ServerErrorKind::UnknownCommand));
+    scenario.greet_with(0, Reply::Hello { client_id: None });
     scenario.start_handshake(0);
     scenario.try_lock();
     scenario.drain();

@@ -52,7 +52,7 @@ fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
     patient(s);
     s.drain();
     let acted = refuse(s);
-    let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    let [Acted::Wait(queue_node, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
     s.allow_waits(queue_node);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
     s.reply(queue_node, position(at, left));
@@ -74,6 +74,11 @@ fn watched(s: &mut Scenario) -> (usize, usize) {
     (queue_node, other)
 }
 
+/// Refuses the questions to a node before a client can wait there.
+fn refuse_waits(s: &mut Scenario, node: usize) {
+    s.replies([node; 2], server_error(ServerErrorKind::Other));
+}
+
 fn watch_of(node: usize) -> [Acted; 2] {
     [Acted::Wait(node, Waits::Cache), Acted::Wait(node, Waits::TimeToLive)]
 }
@@ -83,7 +88,7 @@ fn other_of(acted: &[Acted], queue_node: usize) -> usize {
     let [
         Acted::Wait(at, Waits::Cache),
         Acted::Wait(_, Waits::TimeToLive),
-        Acted::Wait(other, Waits::Hello),
+        Acted::Wait(other, Waits::Able),
     ] = acted
     else {
         panic!("{acted:?}")
@@ -127,40 +132,27 @@ fn w1_uncontended_wait_sends_nothing_else() {
 /// W4.
 #[test]
 fn w4_what_a_node_refuses_makes_the_next_candidate_the_queue_node() {
-    for refused in 0..4 {
+    for is_subscribed in [false, true] {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
             panic!("no queue node")
         };
-        let error = || server_error(ServerErrorKind::Other);
-        if refused == 0 {
-            s.reply(queue_node, error());
+        if is_subscribed {
+            let channel = s.channel.clone();
+            s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
+            s.reply(queue_node, Reply::Integer(0));
         } else {
-            s.reply(queue_node, Reply::Map);
-            s.drain();
-            s.reply(queue_node, if refused == 1 { error() } else { Reply::Ok });
-            if refused == 2 {
-                s.reply(queue_node, error());
-            } else {
-                let channel = s.channel.clone();
-                s.engine.handle_push(s.now, queue_node, Push::Subscribed(&channel));
-            }
-            s.reply(queue_node, if refused == 3 { Reply::Integer(0) } else { Reply::Integer(1) });
+            s.reply(queue_node, server_error(ServerErrorKind::Other));
+            s.reply(queue_node, Reply::Integer(1));
         }
         s.pass(Duration::ZERO);
         let acted = s.drain();
-        let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
+        let [Acted::Wait(next, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
         assert_ne!(next, queue_node);
-        let obstacle = [
-            QueueObstacle::Resp3,
-            QueueObstacle::Tracking,
-            QueueObstacle::Channel,
-            QueueObstacle::Channel,
-        ];
         let waits = s.engine.statuses().nth(queue_node).unwrap().queue;
-        assert_eq!(waits, Ability::Unavailable(obstacle[refused]));
+        assert_eq!(waits, Ability::Unavailable(QueueObstacle::Channel));
         assert!(s.engine.poll_notice().is_some());
         assert!(s.engine.poll_notice().is_none());
         s.allow_waits(next);
@@ -172,9 +164,6 @@ fn w4_what_a_node_refuses_makes_the_next_candidate_the_queue_node() {
 #[test]
 fn w4_trial_that_never_arrives_is_no_yes() {
     let silent = |s: &mut Scenario, node: usize| {
-        s.reply(node, Reply::Map);
-        s.drain();
-        s.reply(node, Reply::Ok);
         let channel = s.channel.clone();
         s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
         s.reply(node, Reply::Integer(1));
@@ -185,13 +174,13 @@ fn w4_trial_that_never_arrives_is_no_yes() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+    let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
         panic!("no queue node")
     };
     silent(&mut s, queue_node);
     s.pass(Duration::from_millis(100));
     let acted = s.drain();
-    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    let [Acted::Wait(next, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
     assert!(next != queue_node && ability(&s, queue_node) == cannot);
     s.allow_waits(next);
     assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
@@ -206,7 +195,7 @@ fn w4_trial_that_never_arrives_is_no_yes() {
     s.pass(Duration::from_millis(100));
     assert_eq!(ability(&s, other), cannot);
     let third = (0..NODES).find(|node| ![queue_node, other].contains(node)).unwrap();
-    assert!(s.drain().contains(&Acted::Wait(third, Waits::Hello)), "it is watched instead");
+    assert!(s.drain().contains(&Acted::Wait(third, Waits::Able)), "it is watched instead");
 }
 
 /// Somebody's lock may have the name of this one's queue. Other locks have their queues there.
@@ -217,7 +206,7 @@ fn w5_what_is_no_queue_is_no_queue_node_of_this_lock_alone() {
     s.drain();
     let mut acted = refuse(&mut s);
     for _ in 0..NODES {
-        let [Acted::Wait(queue_node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+        let [Acted::Wait(queue_node, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
         s.allow_waits(queue_node);
         assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::QueueUp)]);
         s.reply(queue_node, server_error(ServerErrorKind::WrongType));
@@ -269,7 +258,7 @@ fn w5_refusal_of_a_replica_or_a_stranger_ends_the_connection() {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
             panic!("no queue node")
         };
         s.allow_waits(queue_node);
@@ -285,8 +274,8 @@ fn ask_where_none_can_wait(s: &mut Scenario) {
     s.drain();
     let mut acted = refuse(s);
     for _ in 0..NODES {
-        let [Acted::Wait(node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
-        s.reply(node, server_error(ServerErrorKind::Other));
+        let [Acted::Wait(node, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
+        refuse_waits(s, node);
         s.pass(Duration::ZERO);
         acted = s.drain();
     }
@@ -322,7 +311,7 @@ fn w5_second_looks_after_an_overtake_delay_and_then_takes_it() {
     assert_eq!(s.drain(), []);
     s.pass(OVERTAKE_DELAY);
     let acted = s.drain();
-    s.reply(other_of(&acted, queue_node), server_error(ServerErrorKind::Other));
+    refuse_waits(&mut s, other_of(&acted, queue_node));
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(ABSENT));
     assert_eq!(s.drain(), [], "the first has a stagger to take it");
@@ -332,10 +321,10 @@ fn w5_second_looks_after_an_overtake_delay_and_then_takes_it() {
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(ABSENT));
     let acted = [&acted[2..], &s.drain()].concat();
-    let [Acted::Wait(third, Waits::Hello), Acted::Set(..)] = acted[..] else {
+    let [Acted::Wait(third, Waits::Able), Acted::Set(..)] = acted[..] else {
         panic!("it sleeps: {acted:?}")
     };
-    s.reply(third, server_error(ServerErrorKind::Other));
+    refuse_waits(&mut s, third);
     let _ = granted(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(queue_node, Waits::StepOut(Step::ToFront))], "W11");
     assert_eq!(s.engine.stats().skipped, 1);
@@ -429,7 +418,7 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     let mut s = queueing();
     let id = patient(&mut s);
     s.drain();
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+    let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
         panic!("no queue node")
     };
     s.allow_waits(queue_node);
@@ -546,7 +535,7 @@ fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_queue_node() {
     assert_eq!(ability(&s, queue_node), Ability::Available);
     patient(&mut s);
     let acted = s.drain();
-    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    let [Acted::Wait(next, Waits::Able)] = acted[..] else { panic!("{acted:?}") };
     assert_ne!(next, queue_node);
     s.reply(queue_node, Reply::Integer(-2));
     assert!(s.drain().contains(&Acted::Close(queue_node)), "there is no such answer");
@@ -688,8 +677,8 @@ fn yields(s: &mut Scenario, queue_node: usize, after: Duration) -> Lease {
     s.reply(queue_node, Reply::Ok);
     s.reply(queue_node, Reply::Integer(ABSENT));
     assert!(sets(&s.drain()));
-    if let Some(Acted::Wait(other, Waits::Hello)) = acted.get(2) {
-        s.reply(*other, server_error(ServerErrorKind::Other));
+    if let Some(Acted::Wait(other, Waits::Able)) = acted.get(2) {
+        refuse_waits(s, *other);
     }
     granted(s)
 }
@@ -844,8 +833,8 @@ fn asks_again(s: &mut Scenario, queue_node: usize, at: i64) -> bool {
         let acted = s.drain();
         for sent in &acted {
             match sent {
-                Acted::Wait(node, Waits::Hello) => {
-                    s.reply(*node, server_error(ServerErrorKind::UnknownCommand));
+                Acted::Wait(node, Waits::Able) => {
+                    refuse_waits(s, *node);
                 }
                 Acted::Wait(node, Waits::Cache) if *node == queue_node => {
                     s.reply(queue_node, Reply::Ok)
@@ -888,7 +877,7 @@ fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
     s.reply(granted, Reply::Ok);
     s.reply(queue_node, Reply::Nil);
     let acted = s.drain();
-    assert!(acted.contains(&Acted::Wait(queue_node, Waits::Hello)), "{acted:?}");
+    assert!(acted.contains(&Acted::Wait(queue_node, Waits::Able)), "{acted:?}");
     s.reply(granted, Reply::Integer(1));
     s.reply(queue_node, Reply::Integer(0));
     s.allow_waits(queue_node);
@@ -932,6 +921,7 @@ fn pauses_at(
                 Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(at, ABSENT)),
                 Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
                 Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(ABSENT)),
+                Acted::Wait(node, Waits::Able) => refuse_waits(s, node),
                 Acted::Wait(node, _) => s.reply(node, server_error(ServerErrorKind::Other)),
                 acted => panic!("{acted:?}"),
             }
@@ -959,7 +949,7 @@ fn w3_queue_node_that_is_gone_or_late_is_left_for_the_next() {
         let mut s = queueing();
         patient(&mut s);
         s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
             panic!("no queue node")
         };
         s.allow_waits(queue_node);
@@ -973,7 +963,7 @@ fn w3_queue_node_that_is_gone_or_late_is_left_for_the_next() {
         }
         let acted = s.drain();
         let next = acted.iter().find_map(|acted| match acted {
-            Acted::Wait(node, Waits::Hello) => Some(*node),
+            Acted::Wait(node, Waits::Able) => Some(*node),
             _ => None,
         });
         assert!(next.is_some_and(|next| next != queue_node), "{acted:?}");
@@ -1051,7 +1041,7 @@ fn wait_for_a_holder_in_the_queue_ends_when_the_masters_do() {
         let start = if waits_for_holder { patient_of_holders } else { patient };
         start(&mut s);
         s.drain();
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
             panic!("no queue node")
         };
         s.allow_waits(queue_node);
@@ -1165,7 +1155,7 @@ fn w12_cancelled_it_leaves_its_position_to_the_next_of_its_local_queue() {
     let first = patient(&mut s);
     s.drain();
     let second = patient(&mut s);
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+    let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
         panic!("no queue node")
     };
     s.allow_waits(queue_node);
@@ -1185,7 +1175,7 @@ fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
     let first = s.acquire(TTL, Patience::Until(until));
     s.drain();
     let second = patient(s);
-    let [Acted::Wait(queue_node, Waits::Hello)] = refuse(s)[..] else { panic!("no queue node") };
+    let [Acted::Wait(queue_node, Waits::Able)] = refuse(s)[..] else { panic!("no queue node") };
     s.allow_waits(queue_node);
     s.drain();
     s.reply(queue_node, position(4, HELD));
@@ -1261,7 +1251,7 @@ fn turns(others: i64) -> usize {
         (0..40).for_each(|_| {
             patient(&mut s);
         });
-        let [Acted::Wait(queue_node, Waits::Hello)] = refuse(&mut s)[..] else {
+        let [Acted::Wait(queue_node, Waits::Able)] = refuse(&mut s)[..] else {
             panic!("no queue node")
         };
         s.allow_waits(queue_node);
@@ -1359,7 +1349,7 @@ fn w13_local_queue_that_never_queued_counts_who_does() {
         };
         if *notify == Notify::Next {
             assert_eq!(turns, 17);
-            assert!(matches!(acted[2], Acted::Wait(_, Waits::Hello | Waits::QueueUp)));
+            assert!(matches!(acted[2], Acted::Wait(_, Waits::Able | Waits::QueueUp)));
             return;
         }
         for node in (0..NODES).filter(|node| node != queue_node) {
@@ -1430,9 +1420,7 @@ fn w14_changes_without_end_cost_one_watch_each_pause() {
                 }
                 Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
                 Acted::Wait(node, Waits::QueueUp) => s.reply(node, position(0, HELD)),
-                Acted::Wait(node, Waits::Hello) => {
-                    s.reply(node, server_error(ServerErrorKind::Other));
-                }
+                Acted::Wait(node, Waits::Able) => refuse_waits(&mut s, node),
                 other => panic!("{other:?}"),
             }
         }
@@ -1489,7 +1477,7 @@ fn w2_node_that_is_far_is_no_queue_node() {
         s.drain();
         s.replies(near(), Reply::Nil);
         let acted = s.drain();
-        let [Acted::Release(..), Acted::Wait(at, Waits::Hello)] = acted[..] else {
+        let [Acted::Release(..), Acted::Wait(at, Waits::Able)] = acted[..] else {
             panic!("{acted:?}")
         };
         assert_eq!(at == queue_node, is_queue_node, "{far:?}");

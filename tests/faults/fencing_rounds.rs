@@ -7,7 +7,7 @@ use muxlock::{Builder, LockErrorKind};
 use testbed::{SOON, TTL, heavy, pause};
 
 use crate::fencing_load::{Load, assert_in_order};
-use crate::scene::{KEY, hasty, refused, start, tell, trusting};
+use crate::scene::{KEY, LASTING, all_vote, guarded, hasty, refused, start, tell, trusting};
 
 /// How many locks are counted in each case.
 const LOCKS_VARIABLE: &str = "MUXLOCK_FENCING_LOCKS";
@@ -57,9 +57,9 @@ fn slow_alone_few_locks_need_a_second_round() {
 }
 
 /// Everything is gone, and a second holder gets in beside the first: its number is greater, so that
-/// the resource refuses the first. With a marker, there is no second holder.
+/// the resource refuses the first. With the guard, there is no second holder.
 #[test]
-fn slow_flushed_masters_give_greater_numbers_and_with_a_marker_none() {
+fn slow_flushed_masters_give_greater_numbers_and_with_the_guard_none() {
     let masters = start(3);
     let flush = || (0..3).for_each(|node| tell(&masters[node], &["FLUSHALL"]));
     let builder = trusting(masters.urls());
@@ -73,12 +73,11 @@ fn slow_flushed_masters_give_greater_numbers_and_with_a_marker_none() {
     assert!(other.fencing_token() > lock.fencing_token() && lock.is_valid());
     drop((lock, other));
 
-    (0..3).for_each(|node| tell(&masters[node], &["SET", "marker", "1"]));
-    let builder = builder.flush_marker("marker");
-    let (first, second) = (builder.connect().unwrap(), builder.connect().unwrap());
-    let lock = first.fenced().try_lock_for(KEY, TTL, TTL).unwrap();
+    let builder = guarded(masters.urls()).max_ttl(LASTING);
+    let (first, second) = (all_vote(&builder), all_vote(&builder));
+    let lock = first.fenced().try_lock_for(KEY, LASTING, TTL).unwrap();
     flush();
-    let error = second.fenced().try_lock(KEY, TTL).unwrap_err();
+    let error = second.fenced().try_lock(KEY, LASTING).unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
     assert!(lock.is_valid());
 }

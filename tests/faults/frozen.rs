@@ -124,8 +124,7 @@ fn late_set_of_a_lost_connection_never_runs_behind_its_release() {
 fn late_set_of_a_lost_connection_that_could_not_be_killed_stays() {
     // The control: the user may not CLIENT KILL, and the release is only repeated.
     let master = start_one(&[]);
-    // Before 7.0, a subcommand can be allowed, but not forbidden.
-    let rights = ["on", ">secret", "~*", "+@all", "-client", "+client|setname", "+client|id"];
+    let rights = ["on", ">secret", "~*", "+@all", "-client"];
     tell(&master, &[["ACL", "SETUSER", "meek"].as_slice(), &rights].concat());
     let detour = Detour::start(&master);
     let redlock = all_vote(&hasty([format!("redis://meek:secret@{}", detour.way.addr())]));

@@ -10,8 +10,8 @@ use muxlock::{LockGuard, LockParts, Redlock};
 
 use crate::gate::{Gate, Toward};
 use crate::scene::{
-    KEY, LASTING, LONG, SET, all_vote, calls, compare_and_delete, ends_by_itself, first_in_time,
-    in_time, node_soon, owner, owns, pttl, start, stays_alone, two_hold, works,
+    KEY, LASTING, LONG, SET, all_vote, compare_and_delete, ends_by_itself, first_in_time, in_time,
+    node_soon, owner, owns, pttl, sets_of, start, stays_alone, two_hold, works,
 };
 use muxlock::testing::Masters;
 use testbed::{outcomes, patient, soon};
@@ -63,7 +63,7 @@ impl Scene {
         self.givers_way.hold(1, Toward::Master, b"");
         let lock = in_time(self.giver.try_lock(KEY, ttl))?;
         assert_eq!(lock.granted_by().collect::<Vec<_>>(), [0, 1]);
-        soon("master 2 has run it", || calls(&self.masters[2], "set") == 1);
+        soon("master 2 has run it", || sets_of(&self.masters[2]) == 1);
         self.takers_way.shut();
         if lost == Lost::BeforeHandOver {
             self.lose();
@@ -179,11 +179,9 @@ fn late_set_of_the_giver_is_not_left_behind_by_the_takers_release() {
             });
             scene.givers_way.arrive(0);
             let ghost = &scene.masters[2];
-            soon("it ran, or never will", || {
-                calls(ghost, "set") > 0 || scene.givers_way.has_ended(0)
-            });
+            soon("it ran, or never will", || sets_of(ghost) > 0 || scene.givers_way.has_ended(0));
             assert_eq!(pttl(ghost, KEY), -2, "a ghost's key is left, for so many milliseconds");
-            assert_eq!(calls(ghost, "set"), 0);
+            assert_eq!(sets_of(ghost), 0);
             // The taker ended its connection: it makes another.
             node_soon(&scene.giver, 2, "it is coming back", |_| scene.givers_way.accepted() == 2);
             scene.giver_comes_back();

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use muxlock::node::{NodeOutcome, NodeState, QuarantineCause, Unfit};
+use muxlock::node::{NodeOutcome, NodeState, NodeStatus, QuarantineCause, Unfit};
 use muxlock::settings::RestartGuard;
 use muxlock::{Builder, LockErrorKind, Redlock};
 
@@ -257,52 +257,100 @@ fn slow_core_master_that_loads_its_data_does_not_vote_until_it_has_it() {
     works(&redlock);
 }
 
-const MARKER: &str = "muxlock:alive";
+// ---- Flushed ----
+
+fn flush_majority(masters: &Masters) {
+    masters.iter().take(2).for_each(|master| master.flush().unwrap());
+}
+
+/// A holder and a second client, connected, with the lock on each master.
+fn held_beside_a_second(masters: &Masters, builder: &Builder) -> (Redlock, Redlock, First) {
+    let (holder, second) = (all_vote(builder), all_vote(builder));
+    let first = First::take(&holder, LASTING);
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
+    (holder, second, first)
+}
 
 #[test]
-fn slow_core_flushed_masters_with_a_marker_second_client_waits_for_the_firsts_deadline() {
+fn slow_core_majority_flushed_second_client_waits_for_the_firsts_deadline() {
     let masters = start(3);
-    let builder = guarded(masters.urls()).flush_marker(MARKER);
-    let (holder, second) = (all_vote(&builder), all_vote(&builder));
-    // On new masters there is no marker yet, which is the same as a flush.
-    let error = refused(second.try_lock(KEY, MAX_TTL));
-    assert!(count(&error, NodeOutcome::Quarantined) >= 2, "{error}");
-    node_soon(&second, 0, "the last one tells, too", |node| node.quarantine.is_some());
-    let cause = quarantine_of(&second, 0).map(|quarantine| quarantine.cause);
-    assert_eq!(cause, Some(QuarantineCause::Flushed));
-    until_vote(&second, 3);
-    // It learns of the marker that the other one left, and that its time is over.
-    works(&holder);
-    works(&second);
+    let builder = guarded(masters.urls()).max_ttl(LASTING);
+    let (_holder, second, first) = held_beside_a_second(&masters, &builder);
+    flush_majority(&masters);
+    drop(refused(second.try_lock(KEY, MAX_TTL)));
+    for node in 0..2 {
+        node_soon(&second, node, "it knows why", |node| {
+            node.quarantine.is_some_and(|it| it.cause == QuarantineCause::Flushed)
+        });
+    }
+    let error = refused(second.try_lock("other", MAX_TTL));
+    assert!(error.ready_in().is_some_and(|ready_in| ready_in <= LASTING + SOON), "{error}");
+    assert!(error.to_string().contains("its data was flushed or replaced"), "{error}");
+    drop(first.is_never_joined_by(&second));
+}
 
-    let first = First::take(&holder, MAX_TTL);
+#[test]
+fn majority_flushed_without_the_guard_there_are_two_holders() {
+    let masters = start(3);
+    let (_holder, second, first) = held_beside_a_second(&masters, &trusting(masters.urls()));
+    flush_majority(&masters);
+    first.is_joined_by(&second);
+}
+
+#[test]
+fn another_database_flushed_everywhere_locks_go_on() {
+    let masters = start(3);
+    let redlock = all_vote(&guarded(masters.urls()));
+    works(&redlock);
+    let flush = "redis.call('SELECT', 1) redis.call('SET', 'cached', 1) redis.call('FLUSHDB')";
+    let before = redlock.stats().quarantines;
+    for _ in 0..3 {
+        masters.iter().for_each(|master| drop(ask(master, &["EVAL", flush, "0"])));
+        // So long after its last reading, a client reads before it sends.
+        pause(Duration::from_millis(2));
+        let lock = redlock.try_lock(KEY, MAX_TTL).unwrap_or_else(|error| panic!("{error}"));
+        assert!(lock.unlock().unwrap().was_held());
+    }
+    assert_eq!(redlock.stats().quarantines, before);
+}
+
+/// A client that connects after a flush has had no notice of it.
+fn flushed_before_it_connects(builder: &Builder) -> (Masters, First, Redlock) {
+    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
+    let builder = builder.clone().nodes(masters.urls());
+    let holder = all_vote(&builder);
+    let first = First::take(&holder, LASTING);
     masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
     masters.iter().for_each(|master| master.flush().unwrap());
-    let error = refused(second.try_lock(KEY, MAX_TTL));
-    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
-    // The server tells how long it will be, and its clock may be slow.
-    let longest = QUARANTINE + QUARANTINE / 100;
-    assert!(error.ready_in().is_some_and(|ready_in| ready_in <= longest), "{error}");
-    assert!(error.to_string().contains("its flush marker was missing"), "{error}");
-    drop(first.is_never_joined_by(&second));
+    (masters, first, builder.connect().unwrap())
+}
+
+#[test]
+fn slow_core_client_that_connects_after_a_flush_waits_with_a_marker() {
+    const MARKER: &str = "muxlock:alive";
+    let none: [String; 0] = [];
+    let builder = guarded(none).max_ttl(LASTING).flush_marker(MARKER);
+    let (masters, first, late) = flushed_before_it_connects(&builder);
+    let error = refused(late.try_lock(KEY, LASTING));
+    assert!(count(&error, NodeOutcome::Quarantined) >= 2, "{error}");
+    let flushed = |node: &NodeStatus| {
+        node.quarantine.is_some_and(|quarantine| quarantine.cause == QuarantineCause::Flushed)
+    };
+    (0..3).for_each(|node| node_soon(&late, node, "it knows why", flushed));
+    drop(first.is_never_joined_by(&late));
     // The marker has no TTL, and is all that is left.
     let left = |master: &Master| (pttl(master, MARKER), master.dbsize().unwrap());
     masters.iter().for_each(|master| soon("only the marker is left", || left(master) == (-1, 1)));
-
     // What takes the locks away takes the marker away, whatever it is called.
     masters.iter().for_each(|master| tell(master, &["SWAPDB", "0", "1"]));
-    let error = refused(second.try_lock(KEY, MAX_TTL));
+    let error = refused(builder.nodes(masters.urls()).connect().unwrap().try_lock(KEY, MAX_TTL));
     assert!(count(&error, NodeOutcome::Quarantined) >= 2, "{error}");
 }
 
 #[test]
-fn flushed_masters_without_a_marker_there_are_two_holders() {
-    let masters = start(3);
-    let builder = guarded(masters.urls()).max_ttl(LASTING);
-    let (holder, second) = (all_vote(&builder), all_vote(&builder));
-    let first = First::take(&holder, LASTING);
-    masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
-    masters.iter().for_each(|master| master.flush().unwrap());
-    first.is_joined_by(&second);
+fn slow_client_that_connects_after_a_flush_makes_two_holders_without_a_marker() {
+    let none: [String; 0] = [];
+    let (masters, first, late) = flushed_before_it_connects(&guarded(none).max_ttl(LASTING));
+    first.is_joined_by(&late);
     assert!(calls(&masters[0], "flushall") == 1);
 }

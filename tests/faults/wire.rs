@@ -46,7 +46,7 @@ impl Wire {
         self.0.get_mut().write_all(&bytes)
     }
 
-    /// The bytes of the next reply, from the first to the last.
+    /// The bytes of the next reply, from the first to the last, behind those of pushes before it.
     pub fn reply(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         (&mut self.0).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -55,13 +55,15 @@ impl Wire {
         };
         let count = rest.get(1..).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         match (rest.first(), count) {
-            (Some(b'$'), Some(length @ 0..=TEXT_BYTES_MAX)) => {
+            (Some(b'$' | b'='), Some(length @ 0..=TEXT_BYTES_MAX)) => {
                 let mut text = vec![0; length + b"\r\n".len()];
                 self.0.read_exact(&mut text)?;
                 line.extend_from_slice(&text);
             }
-            (Some(b'*'), Some(length @ 0..=TEXT_BYTES_MAX)) => {
-                for _ in 0..length {
+            (Some(kind @ (b'*' | b'%' | b'>')), Some(length @ 0..=TEXT_BYTES_MAX)) => {
+                let parts = if *kind == b'%' { 2 * length } else { length };
+                let behind = usize::from(*kind == b'>');
+                for _ in 0..parts + behind {
                     line.extend_from_slice(&self.reply()?);
                 }
             }

@@ -311,34 +311,27 @@ fn semaphore_has_so_many_permits() {
 #[test]
 fn last_free_permit_is_found() {
     let (masters, others) = start(3);
-    for master in masters.iter() {
-        // From the beginning of all time on, it may vote.
-        ask(master, &["SET", "alive", "0"]);
-    }
-    for builder in [patient(masters.urls()), patient(masters.urls()).flush_marker("alive")] {
-        let redlock = all_ready(&builder);
-        let semaphore = redlock.semaphore("s", 5).unwrap();
-        assert!(semaphore.try_acquire(TTL).unwrap().unlock().unwrap().was_held());
-        for free in (0..5).chain(0..5) {
-            let taken = (0..5).filter(|slot| *slot != free);
-            let taken: Vec<_> = taken
-                .map(|slot| others.try_lock(format!("s{{permit}}:{slot}"), TTL).unwrap())
-                .collect();
-            // A quorum has answered; a permit is free or taken where all have.
-            assert_eq!(others.shutdown(PATIENT), 0);
-            for _ in 0..2 {
-                let permit = semaphore.try_acquire(TTL).unwrap();
-                assert_eq!(permit.resource().as_bytes(), format!("s{{permit}}:{free}").as_bytes());
-                assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
-                assert!(permit.unlock().unwrap().was_held());
-                assert_eq!(redlock.shutdown(PATIENT), 0);
-            }
-            for lock in taken {
-                assert!(lock.unlock().unwrap().was_held());
-            }
-            assert_eq!(others.shutdown(PATIENT), 0);
+    let redlock = all_ready(&patient(masters.urls()));
+    let semaphore = redlock.semaphore("s", 5).unwrap();
+    assert!(semaphore.try_acquire(TTL).unwrap().unlock().unwrap().was_held());
+    for free in (0..5).chain(0..5) {
+        let taken = (0..5).filter(|slot| *slot != free);
+        let taken: Vec<_> = taken
+            .map(|slot| others.try_lock(format!("s{{permit}}:{slot}"), TTL).unwrap())
+            .collect();
+        // A quorum has answered; a permit is free or taken where all have.
+        assert_eq!(others.shutdown(PATIENT), 0);
+        for _ in 0..2 {
+            let permit = semaphore.try_acquire(TTL).unwrap();
+            assert_eq!(permit.resource().as_bytes(), format!("s{{permit}}:{free}").as_bytes());
+            assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
+            assert!(permit.unlock().unwrap().was_held());
+            assert_eq!(redlock.shutdown(PATIENT), 0);
         }
-        drop(redlock);
+        for lock in taken {
+            assert!(lock.unlock().unwrap().was_held());
+        }
+        assert_eq!(others.shutdown(PATIENT), 0);
     }
 }
 
@@ -387,34 +380,19 @@ fn stats_of(masters: &Masters, command: &str) -> Vec<String> {
 /// K16: the hashes are those of the scripts, and a master that has forgotten them is sent the text.
 #[test]
 fn slow_scripts_are_run_by_their_hash_until_a_master_forgets_them() {
-    for is_marked in [false, true] {
-        let (masters, _) = start(3);
-        let mut builder = patient(masters.urls());
-        if is_marked {
-            builder = builder
-                .restart_guard(RestartGuard::Uptime)
-                .flush_marker("m")
-                .max_ttl(Duration::from_secs(2));
-        }
-        let redlock = all_ready(&builder);
-        // The first to look sets the marker, and waits for the quarantine.
-        assert!(redlock.try_lock_for("x", Duration::from_secs(2), PATIENT).is_ok());
-        take_each(&redlock);
-        assert_eq!(stats_of(&masters, "evalsha"), [""; 3]);
-        // The third answer may come after the next question.
-        (0..5).for_each(|_| take_each(&redlock));
-        for stats in stats_of(&masters, "evalsha") {
-            let calls = stats.split_once("calls=").and_then(|(_, rest)| rest.split_once(','));
-            let calls = calls.map_or(0, |(calls, _)| calls.parse().unwrap());
-            assert!(calls >= 8, "{is_marked}: {stats}");
-            assert!(
-                !stats.contains("failed_calls=") || stats.contains("failed_calls=0"),
-                "{stats}"
-            );
-        }
-        masters.iter().for_each(|master| drop(ask(master, &["SCRIPT", "FLUSH"])));
-        (0..2).for_each(|_| take_each(&redlock));
+    let (masters, redlock) = start(3);
+    take_each(&redlock);
+    assert_eq!(stats_of(&masters, "evalsha"), [""; 3]);
+    // The third answer may come after the next question.
+    (0..5).for_each(|_| take_each(&redlock));
+    for stats in stats_of(&masters, "evalsha") {
+        let calls = stats.split_once("calls=").and_then(|(_, rest)| rest.split_once(','));
+        let calls = calls.map_or(0, |(calls, _)| calls.parse().unwrap());
+        assert!(calls >= 8, "{stats}");
+        assert!(!stats.contains("failed_calls=") || stats.contains("failed_calls=0"), "{stats}");
     }
+    masters.iter().for_each(|master| drop(ask(master, &["SCRIPT", "FLUSH"])));
+    (0..2).for_each(|_| take_each(&redlock));
 }
 
 /// K16: who has rights for the texts alone loses no vote.
@@ -457,14 +435,11 @@ fn every_form_is_handed_over() {
     nothing_is_left(&masters);
 }
 
-/// Each form, with a flush marker and healing: a copy that is gone is set again.
+/// Each form, with healing: a copy that is gone is set again.
 #[test]
-fn slow_every_form_heals_and_checks_the_marker() {
+fn slow_every_form_heals() {
     let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
-    let builder = patient(masters.urls())
-        .restart_guard(RestartGuard::Uptime)
-        .heal(Heal::On)
-        .flush_marker("marker");
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Uptime).heal(Heal::On);
     let ttl = Duration::from_secs(2);
     let redlock = all_ready(&builder.max_ttl(ttl));
     let locks = || {
@@ -487,7 +462,7 @@ fn slow_every_form_heals_and_checks_the_marker() {
         }
         assert!(lock.unlock().unwrap().was_held());
     }
-    soon("the marker alone", || masters.iter().all(|master| master.dbsize().unwrap() == 1));
+    nothing_is_left(&masters);
 }
 
 #[test]

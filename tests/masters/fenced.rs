@@ -273,7 +273,7 @@ fn missing_rights_are_named_and_leave_no_key() {
         let url = |master: &Master| format!("redis://{name}:secret@{}", master.addr());
         all_ready(&patient(masters.iter().map(url)).key_prefix("app:"))
     };
-    let plain = "~app:* +set +eval +get +del +pexpire +pttl +client|id";
+    let plain = "~app:* +set +eval +get +del +pexpire +pttl +client|tracking";
     let all = format!("{plain} ~muxlock:fence +hget +hset +time");
     let key = "app:invoice:42";
 

@@ -160,22 +160,6 @@ fn counters_are_one_key_that_stays() {
     assert!(matches!(error.kind(), LockErrorKind::ReservedResource), "{error}");
 }
 
-#[test]
-fn marker_and_number_come_in_one_step() {
-    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
-    for i in 0..3 {
-        masters[i].query(&[b"SET", b"marker", b"1"]).unwrap();
-    }
-    let builder = patient(masters.urls()).restart_guard(RestartGuard::Off).flush_marker("marker");
-    let redlock = all_ready(&builder);
-    let first = number_of(&redlock);
-    assert!(number_of(&redlock) > first);
-    let error = redlock.fenced().try_lock("marker", TTL);
-    assert!(error.is_err(), "it is there");
-    (0..2).for_each(|i| drop(masters[i].query(&[b"FLUSHALL"]).unwrap()));
-    assert_eq!(redlock.fenced().try_lock(KEY, TTL).unwrap_err().kind(), LockErrorKind::Unavailable);
-}
-
 /// F18: only an acquisition counts.
 #[test]
 fn extension_and_release_leave_the_counters_alone() {

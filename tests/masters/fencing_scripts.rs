@@ -2,7 +2,7 @@
 
 use muxlock::testing::{Master, Value};
 
-use crate::scripts::{ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, RAISE};
+use crate::scripts::{ACQUIRE_FENCED, RAISE};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
@@ -172,39 +172,4 @@ fn server_that_refuses_leaves_no_key() {
     scene.ask(&["ACL", "SETUSER", "default", "allkeys", "-hset"]);
     assert!(matches!(scene.acquire(TOKEN, near), Value::Error(_)));
     assert!(!scene.is_free(), "its release follows");
-}
-
-#[test]
-fn script_with_a_marker_does_the_same_in_one_step() {
-    let scene = Scene::start(&[]);
-    let near = scene.now();
-    let acquire = |token: &str, proposal: i64| {
-        let proposal = proposal.to_string();
-        let script = ["EVAL", ACQUIRE_FENCED_MARKED, "3", "k", "marker", COUNTERS];
-        scene.ask(&[&script[..], &[token, "60000", "40000", BUCKET, &proposal]].concat())
-    };
-    assert_eq!(acquire(TOKEN, near), Value::Integer(-40_000), "the marker was gone");
-    assert!(!scene.is_free());
-    scene.ask(&["SET", "marker", "1"]);
-    assert_eq!(acquire(OTHER, near), Value::Integer(0), "refused");
-    scene.free();
-    scene.ask(&["DEL", COUNTERS]);
-    assert_eq!(acquire(TOKEN, near), Value::Integer(1));
-    assert_eq!(number(&scene.counter()), near);
-    scene.free();
-    assert_eq!(acquire(TOKEN, near - HOUR), Value::Integer(near + 1));
-    // As without a marker, what is behind the clock or ahead of it is cut.
-    scene.free();
-    scene.count("7");
-    let given = number(&acquire(TOKEN, 9));
-    assert!(given >= near - NEAR, "{given}");
-    scene.free();
-    let now = scene.now();
-    let given = number(&acquire(TOKEN, now + HOUR));
-    assert!((now + NEAR..=now + NEAR + SLACK).contains(&given), "{given}");
-    assert_eq!(number(&scene.counter()), given);
-    scene.free();
-    scene.count("x");
-    assert!(matches!(acquire(TOKEN, near), Value::Error(_)));
-    assert!(scene.is_free());
 }

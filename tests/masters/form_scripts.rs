@@ -6,15 +6,11 @@ use std::time::Duration;
 use muxlock::testing::{Master, Value};
 use testbed::pause;
 
-use crate::scripts::{self, EXTEND_OR_SET_MARKED, FREE_ALL, FREE_AS, FREE_SHARED, SET_MARKED};
+use crate::scripts::{
+    FREE_ALL, FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_SHARED,
+};
 
-const TAKE_SHARED: &str = scripts::TAKE_SHARED[0];
-const KEEP_SHARED: &str = scripts::KEEP_SHARED[0];
-const TAKE_EXCLUSIVE: &str = scripts::TAKE_EXCLUSIVE[0];
-const TAKE_ALL: &str = scripts::TAKE_ALL[0];
-const KEEP_ALL: &str = scripts::KEEP_ALL[0];
-const TAKE_AS: &str = scripts::TAKE_AS[0];
-const KEEP_AS: &str = scripts::KEEP_AS[0];
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
 const LONG: i64 = 60_000;
@@ -99,47 +95,35 @@ fn slow_every_state_of_a_key_has_its_votes() {
         ),
     ];
     let scene = Scene::start();
-    let scripts = [scripts::TAKE_SHARED, scripts::TAKE_EXCLUSIVE, scripts::TAKE_ALL];
-    for is_marked in [false, true] {
-        for (state, commands, votes) in &states {
-            for (index, (script, vote)) in scripts.iter().zip(votes).enumerate() {
-                scene.ask(&["FLUSHALL"]);
-                scene.ask(&["SET", "marker", "0"]);
-                for command in commands {
-                    scene.ask(command);
-                }
-                let (before, beside) = (scene.ask(&["DUMP", "k"]), scene.ask(&["PTTL", "k"]));
-                let keys = ["k", if index == 2 { "l" } else { "k:intent" }];
-                let mut words = vec!["EVAL", script[usize::from(is_marked)]];
-                words.extend([if is_marked { "3" } else { "2" }, "marker"]);
-                words.truncate(if is_marked { 4 } else { 3 });
-                words.extend(keys);
-                words.extend([TOKEN, "60000", "0"]);
-                words.extend(is_marked.then_some("20000"));
-                let what = format!("{state}, script {index}, marked: {is_marked}");
-                assert_eq!(scene.ask(&words), Value::Integer(*vote), "{what}");
-                let left = scene.master.pttl(b"k").unwrap();
-                match (vote, index) {
-                    (1, 0) if *state == "a read lock" => assert!(left > LONG, "{what}"),
-                    (1, 0) => assert!(left > LONG / 2 && left <= LONG, "{what}: {left}"),
-                    (1, _) => {
-                        assert!(left > LONG / 2 && left <= LONG, "{what}: {left}");
-                        let value = Value::Bulk(TOKEN.into());
-                        assert_eq!(scene.ask(&["GET", "k"]), value, "{what}");
-                    }
-                    _ => assert_eq!(scene.ask(&["DUMP", "k"]), before, "{what}, {beside:?}"),
-                }
-                if (*vote, index) == (1, 0) {
-                    let count = if *state == "a read lock" { 2 } else { 1 };
-                    assert_eq!(scene.ask(&["ZCARD", "k"]), Value::Integer(count), "{what}");
-                }
-                let taken = i64::from((*vote, index) == (1, 2));
-                assert_eq!(
-                    scene.ask(&["EXISTS", "l", "k:intent"]),
-                    Value::Integer(taken),
-                    "{what}"
-                );
+    let scripts = [TAKE_SHARED, TAKE_EXCLUSIVE, TAKE_ALL];
+    for (state, commands, votes) in &states {
+        for (index, (script, vote)) in scripts.iter().zip(votes).enumerate() {
+            scene.ask(&["FLUSHALL"]);
+            for command in commands {
+                scene.ask(command);
             }
+            let (before, beside) = (scene.ask(&["DUMP", "k"]), scene.ask(&["PTTL", "k"]));
+            let keys = ["k", if index == 2 { "l" } else { "k:intent" }];
+            let words = ["EVAL", script, "2", keys[0], keys[1], TOKEN, "60000", "0"];
+            let what = format!("{state}, script {index}");
+            assert_eq!(scene.ask(&words), Value::Integer(*vote), "{what}");
+            let left = scene.master.pttl(b"k").unwrap();
+            match (vote, index) {
+                (1, 0) if *state == "a read lock" => assert!(left > LONG, "{what}"),
+                (1, 0) => assert!(left > LONG / 2 && left <= LONG, "{what}: {left}"),
+                (1, _) => {
+                    assert!(left > LONG / 2 && left <= LONG, "{what}: {left}");
+                    let value = Value::Bulk(TOKEN.into());
+                    assert_eq!(scene.ask(&["GET", "k"]), value, "{what}");
+                }
+                _ => assert_eq!(scene.ask(&["DUMP", "k"]), before, "{what}, {beside:?}"),
+            }
+            if (*vote, index) == (1, 0) {
+                let count = if *state == "a read lock" { 2 } else { 1 };
+                assert_eq!(scene.ask(&["ZCARD", "k"]), Value::Integer(count), "{what}");
+            }
+            let taken = i64::from((*vote, index) == (1, 2));
+            assert_eq!(scene.ask(&["EXISTS", "l", "k:intent"]), Value::Integer(taken), "{what}");
         }
     }
     // K5: a share that ends soon keeps a writer out as well, at any time within a second.
@@ -332,38 +316,4 @@ fn full_master_keeps_and_frees_what_has_a_value() {
     assert!(scene.lives_long("k") && scene.lives_long("k:as"));
     assert_eq!(scene.own(FREE_AS, TOKEN), DONE);
     assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
-}
-
-/// R13: a server that has lost its flush marker, and has no memory, says what is there all the
-/// same: what a flush took may be missing, and nothing is counted before that is over.
-#[test]
-fn full_master_sets_its_flush_marker_again() {
-    let wait = "10000";
-    let is_waiting = |said: Value| matches!(said, Value::Integer(-10_000..=-1));
-    let scene = Scene::start();
-    assert_eq!(scene.ask(&["SET", "k", TOKEN, "PX", "1000"]), Value::Status("OK".into()));
-    scene.fill_up();
-    let marked = |script, marker| {
-        let ttl = LONG.to_string();
-        scene.ask(&["EVAL", script, "2", "k", marker, TOKEN, &ttl, wait])
-    };
-    assert!(is_waiting(marked(EXTEND_OR_SET_MARKED, "m")));
-    assert!(scene.lives_long("k"));
-    assert_eq!(scene.ask(&["EXISTS", "m"]), DONE);
-    assert!(is_waiting(marked(SET_MARKED, "other:m")), "another's lock");
-    let kept = |script, keys: &[&str], marker| {
-        let count = (1 + keys.len()).to_string();
-        let ttl = LONG.to_string();
-        let words = ["EVAL", script, &count, marker].into_iter().chain(keys.iter().copied());
-        let words: Vec<&str> = words.chain([TOKEN, &ttl, "1", wait]).collect();
-        scene.ask(&words)
-    };
-    scene.shorten("k");
-    assert!(is_waiting(kept(scripts::KEEP_ALL[1], &["k"], "set:m")));
-    assert!(scene.lives_long("k"));
-    assert!(is_waiting(kept(scripts::KEEP_SHARED[1], &["k", "k:intent"], "share:m")));
-    assert!(scene.is_long(TOKEN), "it has become a share");
-    for marker in ["set:m", "share:m", "other:m"] {
-        assert_eq!(scene.ask(&["EXISTS", marker]), DONE, "{marker}");
-    }
 }

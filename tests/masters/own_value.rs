@@ -12,7 +12,7 @@ use muxlock::{LockErrorKind, LockParts, Resource};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};
-use crate::scripts::{FREE_AS, KEEP_AS, TAKE_AS};
+use crate::scripts::FREE_AS;
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -284,36 +284,6 @@ fn value_lives_no_shorter_than_asked() {
     }
 }
 
-/// K11, K12: a server whose marker is gone may have forgotten a lock: whatever the script has
-/// done there, its answer is no vote.
-#[test]
-fn nothing_is_counted_where_the_flush_marker_is_gone() {
-    let (masters, redlock) = start(1);
-    let _lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
-    let Value::Bulk(token) = ask(&masters[0], &["HGET", "a:as", "muxlock"]) else {
-        panic!("it is held");
-    };
-    let token = std::str::from_utf8(&token).unwrap();
-    // In this order, each finds what the one before it has left.
-    for script in [KEEP_AS[1], TAKE_AS[1]] {
-        let words =
-            ["EVAL", script, "3", "marker", "a", "a:as", token, "10000", "0", "500", "mine"];
-        ask(&masters[0], &["DEL", "marker"]);
-        if script == TAKE_AS[1] {
-            ask(&masters[0], &["DEL", "a", "a:as"]);
-        }
-        for _ in 0..2 {
-            let said = ask(&masters[0], &words);
-            assert!(matches!(said, Value::Integer(-500..=-1)), "{said:?}");
-        }
-        ask(&masters[0], &["SET", "marker", "1"]);
-        if script == TAKE_AS[1] {
-            ask(&masters[0], &["DEL", "a", "a:as"]);
-        }
-        assert_eq!(ask(&masters[0], &words), Value::Integer(1), "the control");
-    }
-}
-
 /// K11: a user without one of the rights gets no vote, and leaves no key.
 #[test]
 fn value_without_a_right_gets_no_vote_and_leaves_nothing() {
@@ -402,17 +372,14 @@ fn value_goes_with_the_lock_to_another_process() {
     nothing_is_left(&masters);
 }
 
-/// K12, R29: with a flush marker and healing, what is gone is set again; what another make has
+/// K12, R29: with healing, what is gone is set again; what another make has
 /// released, whose companion stands, is not.
 #[test]
 fn slow_value_is_healed_where_both_keys_are_gone() {
     let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
     let ttl = Duration::from_secs(2);
-    let builder = patient(masters.urls())
-        .restart_guard(RestartGuard::Uptime)
-        .heal(Heal::On)
-        .flush_marker("marker")
-        .max_ttl(ttl);
+    let builder =
+        patient(masters.urls()).restart_guard(RestartGuard::Uptime).heal(Heal::On).max_ttl(ttl);
     let redlock = all_ready(&builder);
     let mut lock = redlock.try_lock_as_for("a", "mine", ttl, PATIENT).unwrap();
     ask(&masters[0], &["DEL", "a", "a:as"]);
@@ -422,5 +389,5 @@ fn slow_value_is_healed_where_both_keys_are_gone() {
     assert!(masters[0].pttl(b"a:as").unwrap() > 0);
     assert_eq!(masters[1].value_of(b"a").unwrap(), None);
     assert!(lock.unlock().unwrap().was_held());
-    soon("the marker alone", || masters.iter().all(|master| master.dbsize().unwrap() == 1));
+    nothing_is_left(&masters);
 }

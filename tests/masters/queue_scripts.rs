@@ -190,7 +190,7 @@ fn sign_ends_with_the_wait_of_its_writer() {
     let scene = Scene::start("", "", false);
     for (sign, is_left) in [("", 0), ("another client's", 1)] {
         scene.ask(&["SET", "k:intent", sign, "PX", "60000"]);
-        let words = ["EVAL", TAKE_EXCLUSIVE[0], "2", "k", "k:intent", "token", "60000", "500"];
+        let words = ["EVAL", TAKE_EXCLUSIVE, "2", "k", "k:intent", "token", "60000", "500"];
         assert_eq!(scene.number(&words), 1);
         assert_eq!(scene.number(&["EXISTS", "k:intent"]), is_left, "{sign}");
         scene.ask(&["DEL", "k"]);

@@ -125,7 +125,7 @@ fn slow_alone_control_readers_that_miss_the_sign_keep_a_writer_out() {
             let votes = masters.iter().map(|master| master.query(&words).unwrap());
             votes.filter(|vote| *vote == Value::Integer(1)).count()
         };
-        if on_all(TAKE_SHARED[0]) > NODES / 2 {
+        if on_all(TAKE_SHARED) > NODES / 2 {
             counts.hold(reader);
         }
         on_all(FREE_SHARED);

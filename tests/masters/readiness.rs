@@ -115,7 +115,8 @@ fn slow_idle_client_notices_a_frozen_majority() {
     assert_eq!(outcomes(&error)[..2], [NodeOutcome::TimedOut(Phase::Reply); 2], "{error}");
     (0..2).for_each(|at| masters[at].thaw().unwrap());
     redlock.ready(PATIENT).unwrap_or_else(|error| panic!("{error}"));
-    assert!(masters.iter().all(|master| master.command_calls("set").unwrap() == 0));
+    // The marker alone.
+    assert!(masters.iter().all(|master| master.command_calls("set").unwrap() <= 1));
 }
 
 #[test]

@@ -15,10 +15,8 @@ type Take = fn(&Redlock) -> Option<LockError>;
 
 /// The kinds of lock, and what each takes beside what every lock needs.
 const KINDS: [(&str, &[&str], Take); 6] = [
-    ("set", &["EXISTS", "SET", "TIME"], |it| it.try_lock_all(["a", "b"], TTL).err()),
-    ("permit", &["EXISTS", "SET", "TIME"], |it| {
-        it.semaphore("a", 2).unwrap().try_acquire(TTL).err()
-    }),
+    ("set", &["EXISTS", "SET"], |it| it.try_lock_all(["a", "b"], TTL).err()),
+    ("permit", &["EXISTS", "SET"], |it| it.semaphore("a", 2).unwrap().try_acquire(TTL).err()),
     ("read lock", &READERS, |it| it.try_read("a", TTL).err()),
     ("write lock", &READERS, |it| it.try_write("a", TTL).err()),
     ("value", &["EXISTS", "HGET", "HSET", "PEXPIREAT", "SET", "TIME"], |it| {

@@ -8,9 +8,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::scripts::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
-    FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE, SET_MARKED,
-    TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, FREE_ALL, FREE_AS, FREE_SHARED, KEEP_ALL, KEEP_AS,
+    KEEP_SHARED, LOOK_AS, MARKER, RAISE, RELEASE, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_SHARED,
+    TAKE_SLOT,
 };
 use crate::world::choices::Choices;
 use crate::world::redis::{Data, Redis, Session};
@@ -188,10 +188,11 @@ impl Pair {
             "INFO" => is_same_info(&ours, &real),
             "TIME" => digits_out(&ours) == digits_out(&real),
             // Which of two lives longer may be decided by less than the tolerance.
-            "EVAL" if TAKE_ALL.contains(&command[1]) => {
+            "EVAL" if command[1] == MARKER => digits_out(&ours) == digits_out(&real),
+            "EVAL" if command[1] == TAKE_ALL => {
                 is_close(&ours, &real) || number(&ours) >= Some(2) && number(&real) >= Some(2)
             }
-            "EVAL" if [ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED].contains(&command[1]) => {
+            "EVAL" if command[1] == ACQUIRE_FENCED => {
                 // A counter's value may be a time. The server's clock goes on: only one of them may
                 // be able to take the proposal.
                 let last = command.last().and_then(|last| last.parse().ok());
@@ -379,7 +380,6 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
 fn any_script(choices: &mut Choices, pair_now: u64) -> Vec<String> {
     let (key, value) = (choices.pick(&KEYS[..3]), choices.pick(&VALUES));
     let ttl = choices.pick(&TTLS[..7]);
-    let wait = choices.pick(&["20000", "60000"]);
     // About now: of the same time as the server's, half a second off, or far away.
     let near = pair_now.saturating_add_signed(choices.pick(&[0, 499_000, -499_000]));
     let proposal = match choices.below(4) {
@@ -391,26 +391,12 @@ fn any_script(choices: &mut Choices, pair_now: u64) -> Vec<String> {
     let proposal = proposal.to_string();
     let words: &[&str] = match choices.below(18) {
         12 | 13 => &["EVAL", ACQUIRE_FENCED, "2", key, FENCE, value, ttl, BUCKET, &proposal],
-        14 => &[
-            "EVAL",
-            ACQUIRE_FENCED_MARKED,
-            "3",
-            key,
-            "marker",
-            FENCE,
-            value,
-            ttl,
-            wait,
-            BUCKET,
-            &proposal,
-        ],
+        14 => &["EVAL", MARKER, "1", "marker", "0123456789abcdef"],
         15 | 16 => &["EVAL", RAISE, "2", key, FENCE, value, BUCKET, &proposal],
         17 => &["EVAL", RAISE, "2", key, key, value, BUCKET, &proposal],
         0..=2 => &["EVAL", RELEASE, "1", key, value],
         3..=5 => &["EVAL", EXTEND, "1", key, value, ttl],
-        6 => &["EVAL", SET_MARKED, "2", key, "marker", value, ttl, wait],
-        7 => &["EVAL", EXTEND_OR_SET_MARKED, "2", key, "marker", value, ttl, wait],
-        8..=10 => &["EVAL", EXTEND_OR_SET, "1", key, value, ttl],
+        6..=10 => &["EVAL", EXTEND_OR_SET, "1", key, value, ttl],
         _ => &["EVAL", RELEASE, choices.pick(&["x", "-1", "3"]), key, value],
     };
     words.iter().map(|word| (*word).to_owned()).collect()
@@ -423,16 +409,13 @@ fn any_form(choices: &mut Choices) -> Vec<String> {
     let token = choices.pick(&VALUES[..2]);
     let ttl = choices.pick(&TTLS[..4]);
     let extra = choices.pick(&["0", "1"]);
-    let is_marked = choices.chance(300);
-    let script = |both: [&'static str; 2]| both[usize::from(is_marked)];
     let (form, keys): (&str, Vec<&str>) = match choices.below(14) {
-        0..=2 => (script(TAKE_ALL), vec![key, other]),
-        3 => (script(KEEP_ALL), vec![key, other]),
-        4 | 5 => (script(TAKE_SHARED), vec![key, &intent]),
-        6 | 7 => (script(KEEP_SHARED), vec![key, &intent]),
-        8 => (script(TAKE_EXCLUSIVE), vec![key, &intent]),
-        9 => (script(TAKE_SLOT), vec![key, other]),
-        // These check no marker.
+        0..=2 => (TAKE_ALL, vec![key, other]),
+        3 => (KEEP_ALL, vec![key, other]),
+        4 | 5 => (TAKE_SHARED, vec![key, &intent]),
+        6 | 7 => (KEEP_SHARED, vec![key, &intent]),
+        8 => (TAKE_EXCLUSIVE, vec![key, &intent]),
+        9 => (TAKE_SLOT, vec![key, other]),
         10 | 11 => {
             let script = if choices.chance(500) { FREE_ALL } else { FREE_SHARED };
             let words = ["EVAL", script, "2", key, other, token, ttl, "0"];
@@ -459,14 +442,12 @@ fn any_form(choices: &mut Choices) -> Vec<String> {
             return words.iter().map(|word| (*word).to_owned()).collect();
         }
     };
-    let count = (keys.len() + usize::from(is_marked)).to_string();
+    let count = keys.len().to_string();
     let mut words = vec!["EVAL", form, &count];
-    words.extend(is_marked.then_some("marker"));
     words.extend(keys);
     // An intent of one millisecond would be over on one of the two.
-    let is_intent = TAKE_EXCLUSIVE.contains(&form) && extra == "1";
+    let is_intent = form == TAKE_EXCLUSIVE && extra == "1";
     words.extend([token, ttl, if is_intent { "60000" } else { extra }]);
-    words.extend(is_marked.then_some("20000"));
     words.into_iter().map(str::to_owned).collect()
 }
 
@@ -478,13 +459,9 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
     let value = choices.pick(&["mine", "mine", "theirs"]);
     // No command gives an end that is near that of another one.
     let end = (20_000 + 20_000 * step).to_string();
-    let scripts = [TAKE_AS, TAKE_AS, KEEP_AS, KEEP_AS, [FREE_AS; 2], [LOOK_AS; 2]];
-    let (script, is_marked) = match choices.below(11) {
-        n @ 0..6 => {
-            let both = scripts[n as usize];
-            let is_marked = choices.chance(300) && both[0] != both[1];
-            (both[usize::from(is_marked)], is_marked)
-        }
+    let scripts = [TAKE_AS, TAKE_AS, KEEP_AS, KEEP_AS, FREE_AS, LOOK_AS];
+    let script = match choices.below(11) {
+        n @ 0..6 => scripts[n as usize],
         n => {
             let words: &[&str] = match (n, choices.below(6)) {
                 (6, 0) => &["SET", key, value, "NX", "PX", &end],
@@ -499,9 +476,7 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
                 (7, 3) => &["SET", &beside, token],
                 (7, 4) => &["PEXPIRE", &beside, &end],
                 (7, _) => &["ZADD", &beside, "5", token],
-                (8 | 9, 0..2) => &["DEL", key, &beside],
-                // Another client has kept it for long.
-                (8 | 9, 2) => &["SET", "marker", "0"],
+                (8 | 9, 0..3) => &["DEL", key, &beside],
                 (8, _) => &["GET", key],
                 (9, _) => &["HGET", &beside, "muxlock"],
                 (_, n) => &["PTTL", if n % 2 == 0 { key } else { &beside }],
@@ -509,10 +484,8 @@ fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
             return words.iter().map(|word| (*word).to_owned()).collect();
         }
     };
-    let mut words = vec!["EVAL", script, if is_marked { "3" } else { "2" }];
-    words.extend(is_marked.then_some("marker"));
+    let mut words = vec!["EVAL", script, "2"];
     words.extend([key, &beside, token, &end, choices.pick(&["0", "1"])]);
-    words.extend(is_marked.then_some("20000"));
     words.push(value);
     words.into_iter().map(str::to_owned).collect()
 }
@@ -573,11 +546,9 @@ fn slow_model_runs_scripts_for_own_values_as_a_real_server_does() {
         }
     }
     // Both have given each of these answers.
-    let votes: [(_, &[&str]); 6] = [
-        (TAKE_AS[0], &[":0", ":1"]),
-        (TAKE_AS[1], &[":0", ":1", ":-"]),
-        (KEEP_AS[0], &[":0", ":1", ":2"]),
-        (KEEP_AS[1], &[":0", ":1", ":2", ":-"]),
+    let votes: [(_, &[&str]); 4] = [
+        (TAKE_AS, &[":0", ":1"]),
+        (KEEP_AS, &[":0", ":1", ":2"]),
         (FREE_AS, &[":0", ":1"]),
         (LOOK_AS, &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
     ];

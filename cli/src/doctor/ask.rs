@@ -8,7 +8,7 @@ use std::time::Duration;
 use muxlock::Config;
 use muxlock::node::{NodeOutcome, NodeReport};
 use muxlock::testing::Value;
-use muxlock::unstable_tool::{ConfigExt, Failover, RELEASE};
+use muxlock::unstable_tool::{CommonSettings, ConfigExt, Failover, RELEASE};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
 use super::finding::By;
@@ -111,21 +111,22 @@ pub type Seens = BTreeMap<Tag, Seen>;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Marker {
     Missing,
-    /// It is no number.
+    /// It is no marker.
     Strange,
-    /// The time from which the master may vote, in milliseconds of its own clock.
-    ReadyAt(f64),
+    /// When it was written, in microseconds of the master's clock.
+    WrittenAt(i64),
 }
 
 impl Marker {
     fn new(reply: Value) -> Marker {
         match reply {
             Value::Nil => Marker::Missing,
-            // As the script of the locks reads it.
-            reply => match text(reply).trim().parse::<f64>() {
-                Ok(ready_at) if !ready_at.is_nan() => Marker::ReadyAt(ready_at),
-                _ => Marker::Strange,
-            },
+            reply => {
+                let text = text(reply);
+                // Behind a random number of 16 digits.
+                let time = text.strip_prefix('!').and_then(|rest| rest.get(16..)?.parse().ok());
+                time.map_or(Marker::Strange, Marker::WrittenAt)
+            }
         }
     }
 }
@@ -204,7 +205,7 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
         })?;
     let common = config.common();
     let [sets, grants] = [SETS, GRANTS].map(|words| by(&mut wire, config, node, is_open, words));
-    let mut said = questions(&mut wire, plan, common.flush_marker, is_open);
+    let mut said = questions(&mut wire, plan, &common, is_open);
     if let Ok(said) = &mut said {
         let sighting = known(wire.ask(&[b"GET", common.sighting_key]));
         said.sighting = sighting.ok().and_then(Result::ok).map(text);
@@ -309,7 +310,7 @@ fn access_without_password(config: &Config, node: usize) -> Result<Access, Obsta
 fn questions(
     wire: &mut Wire,
     plan: &Plan,
-    marker: Option<&[u8]>,
+    common: &CommonSettings<'_>,
     is_open: bool,
 ) -> Result<Said, Failure> {
     let info = known(wire.ask(&[b"INFO"]))?.map(|reply| fields(&text(reply)));
@@ -319,7 +320,7 @@ fn questions(
     }
     let settings = settings(wire)?;
     let queue = queue::key_of(&plan.key);
-    let mut trials = trials(&plan.key, marker);
+    let mut trials = trials(&plan.key, common.marker_key);
     trials.extend(kind_trials(&plan.key));
     trials.extend(waiting_trials(&queue));
     let refused = refused(&trials, |words| wire.ask(words).map(drop))?;
@@ -335,7 +336,7 @@ fn questions(
         None => None,
     };
     let clients = known(wire.ask(&[b"CLIENT", b"LIST"]))?.map(|reply| clients(&text(reply)));
-    let marker = match marker {
+    let marker = match common.flush_marker {
         Some(key) => Some(known(wire.ask(&[b"GET", key]))?.map(Marker::new)),
         None => None,
     };
@@ -410,8 +411,8 @@ pub const COUNTERS: &str = "~muxlock:fence";
 type Trial<'a> = (&'static str, Vec<&'a [u8]>);
 
 /// The commands of the locks, on an unused key.
-fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
-    let mut trials: Vec<Trial<'_>> = vec![
+fn trials<'a>(key: &'a [u8], marker: &'a [u8]) -> Vec<Trial<'a>> {
+    vec![
         ("set", vec![b"SET", key, b"x", b"XX", b"PX", b"1"]),
         ("get", vec![b"GET", key]),
         ("pttl", vec![b"PTTL", key]),
@@ -420,16 +421,12 @@ fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
         ("eval", vec![b"EVAL", RELEASE.as_bytes(), b"1", key, b"x"]),
         ("time", vec![b"TIME"]),
         ("info", vec![b"INFO", b"server"]),
-        ("client|id", vec![b"CLIENT", b"ID"]),
-        ("client|setname", vec![b"CLIENT", b"SETNAME", b""]),
+        ("client|tracking", vec![b"CLIENT", b"TRACKING", b"OFF"]),
         ("client|kill", vec![b"CLIENT", b"KILL", b"ID", NO_CLIENT]),
         ("delex", vec![b"DELEX", key, b"IFEQ", b"x"]),
         ("delifeq", vec![b"DELIFEQ", key, b"x"]),
-    ];
-    if let Some(marker) = marker {
-        trials.push(("marker", vec![b"EVAL", b"return 0", b"1", marker]));
-    }
-    trials
+        ("marker", vec![b"EVAL", b"return 0", b"1", marker]),
+    ]
 }
 
 /// The commands that other kinds of lock need as well. Those that would leave something behind have
@@ -454,7 +451,6 @@ fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
 /// behind.
 fn waiting_trials(queue: &[u8]) -> Vec<Trial<'_>> {
     vec![
-        ("client|tracking", vec![b"CLIENT", b"TRACKING", b"OFF"]),
         ("client|caching", vec![b"CLIENT", b"CACHING", b"YES"]),
         ("publish", vec![b"PUBLISH", CHANNEL, b"t"]),
         ("exists", vec![b"EXISTS", queue]),
@@ -588,7 +584,7 @@ mod tests {
     /// Each is asked for, so that a missing one can be named.
     #[test]
     fn every_command_of_every_script_is_tried() {
-        let mut tried: Vec<&str> = trials(b"k", None).iter().map(|(right, _)| *right).collect();
+        let mut tried: Vec<&str> = trials(b"k", b"m").iter().map(|(right, _)| *right).collect();
         tried.extend(kind_trials(b"k").iter().map(|(right, _)| *right));
         tried.extend(waiting_trials(b"k").iter().map(|(right, _)| *right));
         tried.extend(["rpush", "lpush"]);

@@ -27,9 +27,7 @@ const LAG_RESOLUTION: u64 = 1;
 /// A right that releases need not have.
 const DELETES: [&str; 2] = ["delex", "delifeq"];
 /// Those that waiting in a queue takes beside the others.
-const WAITS: [&str; 12] = [
-    "hello",
-    "client|tracking",
+const WAITS: [&str; 10] = [
     "client|caching",
     "subscribe",
     "publish",
@@ -44,12 +42,15 @@ const WAITS: [&str; 12] = [
 /// They would leave something behind, so they are asked for, but not tried.
 const UNTRIED: [&str; 2] = ["rpush", "lpush"];
 /// The commands that every lock needs.
-const NEEDED: [&str; 6] = ["set", "get", "eval", "pttl", "pexpire", "del"];
+const NEEDED: [&str; 7] = ["hello", "set", "get", "eval", "pttl", "pexpire", "del"];
 /// Commands that clients can do without, less safely.
 const IDENTIFIES: [&str; 2] = ["info", "time"];
-/// Commands that clients can do without.
-const CLIENT: [&str; 3] = ["client|id", "client|kill", CLIENT_SETNAME];
-const CLIENT_SETNAME: &str = "client|setname";
+/// The right to notices of flushes, and to those that waiting in a queue takes.
+const TRACKING: &str = "client|tracking";
+/// A command that clients can do without.
+const KILL: &str = "client|kill";
+const WITHOUT_KILL: &str = "after a lost connection, clients send a release twice";
+const WITHOUT_MARKER: &str = "clients take each flush for one of their database";
 /// The commands that other kinds of lock need as well.
 const KINDS: [(&str, &[&str]); 4] = [
     ("several resources or permits", &["exists"]),
@@ -68,7 +69,6 @@ const TRACKED_KEYS_MIN: u64 = 1_000;
 /// The default of servers.
 const TRACKED_KEYS: &str = "1000000";
 const BACKLOG_TTL: &str = "3600";
-const NO_TIME: &str = "holds no valid time";
 
 /// Whether the locks of a new client can count on a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,12 +145,6 @@ fn first_seen(said: &Said) -> Option<Duration> {
     let now = said.times.first.last().filter(|_| is_it)?.master;
     let age = now.saturating_sub(micros.parse().ok()?);
     Some(Duration::from_micros(u64::try_from(age).unwrap_or(0)))
-}
-
-/// For how long clients ignore a master whose flush marker holds a time that is `left` ahead. They
-/// allow for the drift of its clock.
-pub fn marker_wait(left: Duration) -> Duration {
-    left + left / DRIFT_DIVISOR
 }
 
 impl Findings<'_> {
@@ -333,42 +327,40 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether clients ignore it because of its flush marker. They do so even without a restart
+    /// Whether a client that connects ignores it because of its flush marker, even without a restart
     /// guard.
     fn marker(&mut self, said: &Said) {
         let Some(Ok(marker)) = said.marker else {
             return;
         };
-        let common = self.subject.common;
-        let seconds = |left: Duration| marker_wait(left).as_secs_f64().ceil();
-        let unset = |what: &str| {
-            let seconds = seconds(common.quarantine);
-            format!(
-                "its flush marker {what}: clients ignore it until {seconds} s after the next lock, \
-                 so take one now"
-            )
-        };
+        let quarantine = self.subject.common.quarantine;
+        let seconds = |time: Duration| time.as_secs_f64().ceil();
         let why = match marker {
-            Marker::Missing => unset("is missing"),
-            Marker::Strange => unset(NO_TIME),
-            Marker::ReadyAt(ready_at) => {
+            Marker::Missing => format!(
+                "its flush marker is missing: clients that connect ignore it for {} s from when the \
+                 first of them connects, so connect one now",
+                seconds(quarantine)
+            ),
+            Marker::Strange => format!(
+                "its flush marker holds no valid value: each client ignores it for {} s from when it \
+                 connects, so delete the key",
+                seconds(quarantine)
+            ),
+            Marker::WrittenAt(micros) => {
                 // Without its clock, another finding says so.
-                let Some(now) = said.times.last().map(|sample| sample.master / 1_000) else {
+                let Some(now) = said.times.last().map(|sample| sample.master) else {
                     return;
                 };
-                let left = ready_at - now as f64;
-                if left <= 0.0 {
+                let age = u64::try_from(now.saturating_sub(micros)).unwrap_or(0);
+                let left = quarantine.saturating_sub(Duration::from_micros(age));
+                if left.is_zero() {
                     return;
                 }
-                match left <= (common.quarantine.as_secs_f64() * 1e3).ceil() {
-                    true => format!(
-                        "its flush marker was set a short time ago, so it might have lost locks: \
-                         clients ignore it for another {} s",
-                        seconds(Duration::from_secs_f64(left / 1e3))
-                    ),
-                    // It is further ahead than their own wait, so they set it again.
-                    false => unset(NO_TIME),
-                }
+                format!(
+                    "its flush marker was set a short time ago, so it might have lost locks: \
+                     clients that connect ignore it for another {} s",
+                    seconds(left)
+                )
             }
         };
         self.wait();
@@ -586,21 +578,23 @@ impl Findings<'_> {
             it.failure.refusal().is_some_and(|kind| kinds.contains(&kind))
         };
         let forbidden = [RefusalKind::Command, RefusalKind::Key];
-        let is_lock = |it: &&Refused| !WAITS.contains(&it.right) && !is_of_kind(it.right);
+        let is_lock = |it: &&Refused| !self.is_for_waiting(it.right) && !is_of_kind(it.right);
         let missing: Vec<_> =
             refused.iter().filter(is_lock).filter(|it| is(&forbidden, it)).collect();
         let (foreign, missing): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|it| self.is_foreign(it));
         let (deletes, missing): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|it| DELETES.contains(&it.right));
-        let is_client = |it: &&Refused| CLIENT.contains(&it.right);
+        let is_marked = self.subject.common.flush_marker.is_some();
+        let is_useful = |it: &&Refused| it.right == KILL || it.right == "marker" && !is_marked;
         let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
-        if !missing.iter().all(is_client) {
+        if !missing.iter().all(is_useful) {
             let (rights, fix) = self.grant(user, &missing);
             let why = format!("the user {user:?} lacks {rights}");
-            let is_marked = self.subject.common.flush_marker.is_some();
             let needs = |right: &str| {
-                NEEDED.contains(&right) || is_marked && ["time", "marker"].contains(&right)
+                NEEDED.contains(&right)
+                    || right == TRACKING
+                    || is_marked && ["time", "marker"].contains(&right)
             };
             let has_no_vote = missing.iter().any(|it| needs(it.right));
             let finding = Finding::new(Error, Id::Permission, why).mended_by(fix);
@@ -609,10 +603,14 @@ impl Findings<'_> {
                 false => self.add(finding),
             }
         } else {
-            if !missing.is_empty() {
-                let (rights, fix) = self.grant(user, &missing);
-                let why = format!("the user {user:?} lacks {rights}: {}", without_client(&missing));
-                self.add(Finding::new(Note, Id::PermissionClient, why).mended_by(fix));
+            for (is_kill, effect) in [(true, WITHOUT_KILL), (false, WITHOUT_MARKER)] {
+                let of = missing.iter().filter(|it| (it.right == KILL) == is_kill);
+                let of: Vec<_> = of.copied().collect();
+                if !of.is_empty() {
+                    let (rights, fix) = self.grant(user, &of);
+                    let why = format!("the user {user:?} lacks {rights}: {effect}");
+                    self.add(Finding::new(Note, Id::PermissionClient, why).mended_by(fix));
+                }
             }
             if !deletes.is_empty() {
                 let (rights, fix) = self.grant(user, &deletes);
@@ -624,6 +622,11 @@ impl Findings<'_> {
         // It says nothing of the locks, whose names may be others.
         self.is_foreign = !foreign.is_empty();
         self.refusals(said);
+    }
+
+    /// Whether only waiting in a queue takes it.
+    fn is_for_waiting(&self, right: &str) -> bool {
+        WAITS.contains(&right) || right == TRACKING && !self.subject.master.needs_notices
     }
 
     /// Whether only a key is refused that no lock has: without a prefix, nothing says which keys
@@ -681,13 +684,11 @@ impl Findings<'_> {
             self.add(Finding::new(Note, Id::Waiting, why).mended_by(fix));
         }
         let is_unknown = |it: &&Refused| match it.failure.refusal() {
-            Some(RefusalKind::Unknown) => WAITS.contains(&it.right),
-            Some(RefusalKind::Command | RefusalKind::Key) | None => false,
-            Some(_) => it.right == "hello",
+            Some(RefusalKind::Unknown) => self.is_for_waiting(it.right),
+            _ => false,
         };
         if let Some(Refused { right, .. }) = said.refused.iter().find(is_unknown) {
-            let what = if *right == "hello" { "RESP3" } else { *right };
-            let why = format!("it does not know {what}: {WAITS_SLOWER}");
+            let why = format!("it does not know {right}: {WAITS_SLOWER}");
             return self.add(Finding::new(Note, Id::Waiting, why));
         }
         match &said.refused_other {
@@ -704,14 +705,14 @@ impl Findings<'_> {
             let is_it = move |it: &&Refused| it.failure.refusal() == Some(kind);
             refused.iter().filter(is_it).map(|it| it.right)
         };
-        let waits = |right: &&str| WAITS.contains(right);
+        let waits = |right: &&str| self.is_for_waiting(right);
         let mut commands: Vec<_> = of(RefusalKind::Command).filter(waits).collect();
         if commands.iter().any(|right| right.starts_with('l')) {
             commands.extend(untried);
         }
         let mut rights: Vec<_> = commands.iter().map(|right| format!("+{right}")).collect();
         let (channels, keys): (Vec<_>, Vec<_>) = of(RefusalKind::Key)
-            .filter(|right| *right != COUNTERS)
+            .filter(|right| ![COUNTERS, "marker"].contains(right))
             .partition(|right| CHANNEL_RIGHTS.contains(right));
         if !channels.is_empty() {
             rights.push(CHANNELS.to_owned());
@@ -754,8 +755,13 @@ impl Findings<'_> {
         for Refused { right, failure } in missing {
             match failure.refusal() {
                 Some(RefusalKind::Key) if *right == "marker" => {
-                    let marker = self.subject.common.flush_marker.unwrap_or_default();
-                    add(format!("~{}", pattern(marker)));
+                    let common = self.subject.common;
+                    add(match common.marker_key.starts_with(common.key_prefix) {
+                        true if !common.key_prefix.is_empty() => {
+                            format!("~{}*", pattern(common.key_prefix))
+                        }
+                        _ => format!("~{}", pattern(common.marker_key)),
+                    });
                 }
                 Some(RefusalKind::Key) => {
                     add(format!("~{}*", pattern(self.subject.common.key_prefix)));
@@ -807,9 +813,13 @@ impl Findings<'_> {
             );
             self.add(Finding::new(Error, Id::Script, why));
         }
-        let client: Vec<_> = unknown.into_iter().filter(|it| CLIENT.contains(&it.right)).collect();
-        if !client.is_empty() {
-            let why = format!("it does not know CLIENT: {}", without_client(&client));
+        let is_unknown = |right: &str| unknown.iter().any(|it| it.right == right);
+        if self.subject.master.needs_notices && is_unknown(TRACKING) {
+            let why = "it does not know CLIENT TRACKING, so clients would notice no flush and refuse \
+                       it: remove its rename-command, or add ?notices=no to its address";
+            self.fail(Finding::new(Error, Id::Script, why));
+        } else if is_unknown(KILL) {
+            let why = format!("it does not know CLIENT: {WITHOUT_KILL}");
             self.add(Finding::new(Note, Id::PermissionClient, why));
         }
     }
@@ -878,14 +888,6 @@ impl Findings<'_> {
             let why = format!("not checked: {}", missing.join(", "));
             self.add(Finding::new(Note, Id::NotChecked, why));
         }
-    }
-}
-
-/// The effect of the commands that clients can do without.
-fn without_client(missing: &[&Refused]) -> &'static str {
-    match missing.iter().all(|it| it.right == CLIENT_SETNAME) {
-        true => "CLIENT LIST shows its clients without a name",
-        false => "after a lost connection, clients send a release twice",
     }
 }
 

@@ -8,7 +8,7 @@ use muxlock::unstable_tool::{ConfigExt, MasterEndpoint};
 use muxlock::{Config, quorum};
 
 use super::ask::{Obstacle, Said};
-use super::checks::{Checked, Subject, VoteState, check, is_loopback, marker_wait};
+use super::checks::{Checked, Subject, VoteState, check, is_loopback};
 use super::clients::{lists, settings};
 use super::clocks::agreed;
 use super::finding::Severity::{Error, Note, Warning};
@@ -159,7 +159,8 @@ fn same_hosts(config: &Config, report: &mut Report) {
 
 fn marker(config: &Config, report: &mut Report) {
     if config.common().flush_marker.is_none() {
-        let why = "there is no flush marker (--flush-marker): a flush loses locks unnoticed";
+        let why = "there is no flush marker (--flush-marker): clients that connect after a flush do \
+                   not notice it";
         report.add(Finding::new(Note, Id::Marker, why));
     }
 }
@@ -233,12 +234,7 @@ fn votes(config: &Config, report: &mut Report) {
             waits.filter(|(node, it)| **it == VoteState::Waits && is_strict(*node)).count();
         let votes = report.count(VoteState::Votes);
         if votes + strict < quorum {
-            let common = config.common();
-            let wait = match common.flush_marker {
-                Some(_) => marker_wait(common.quarantine),
-                None => common.quarantine,
-            };
-            let seconds = wait.saturating_add(CONNECTING).as_secs_f64();
+            let seconds = config.common().quarantine.saturating_add(CONNECTING).as_secs_f64();
             let why = format!(
                 "{votes} of {total} masters can vote now for a client that starts, and a lock \
                  needs {quorum}: run commands with --wait-masters {}s, or fix the other findings",
@@ -448,15 +444,18 @@ mod tests {
             (refused("eval", RefusalKind::Unknown), "error script 2"),
             (refused("time", RefusalKind::Command), "error permission 2"),
             (refused("info", RefusalKind::Unknown), "error script 2"),
-            (refused("client|id", RefusalKind::Unknown), "note permission-client 2"),
-            (refused("client|setname", RefusalKind::Command), "note permission-client 2"),
+            (refused("hello", RefusalKind::Unknown), "error script 2"),
+            (refused("client|tracking", RefusalKind::Unknown), "error script 2"),
+            (refused("client|tracking", RefusalKind::Command), "error permission 2"),
+            (refused("client|kill", RefusalKind::Unknown), "note permission-client 2"),
+            (refused("client|kill", RefusalKind::Command), "note permission-client 2"),
+            (refused("marker", RefusalKind::Key), "note permission-client 2"),
             (refused("delex", RefusalKind::Command), "note permission-delete 2"),
             (refused("delex", RefusalKind::Unknown), ""),
             (refused("client|kill", RefusalKind::Other), ""),
             (refused("lpos", RefusalKind::Command), "note permission-waiting 2"),
             (refused("publish", RefusalKind::Key), "note permission-waiting 2"),
             (refused("lpos", RefusalKind::Unknown), "note waiting 2"),
-            (refused("hello", RefusalKind::Other), "note waiting 2"),
             (refused("client|caching", RefusalKind::Other), ""),
         ];
         for (refused, expected) in table {

@@ -332,8 +332,8 @@ fn slow_promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
     assert_eq!(seen.found(&urls), [""; 0], "{}", seen.json);
 }
 
-pub const LOCKER: &str = "+select +client|setname +client|id +client|kill +info +time +set +eval \
-                          +get +del +pttl +pexpire";
+pub const LOCKER: &str = "+select +client|tracking +client|kill +info +time +set +eval +get +del \
+                          +pttl +pexpire";
 
 /// A user with the rights of the documentation lacks nothing; of what is missing, all is named.
 /// Without a prefix, the name that is tried may be none of the user's. Its locks work.
@@ -408,7 +408,9 @@ fn rights_are_found_and_granted() {
     let seen = doctor(&urls, &allowed);
     assert_eq!(seen.found(&places), ["permission 1"], "{}", seen.json);
     let fix = seen.fix_of("permission");
-    for right in LOCKER.split(' ').filter(|right| *right != "+select") {
+    // Without a guard, only waiting takes notices.
+    let known = ["+select", "+client|tracking"];
+    for right in LOCKER.split(' ').filter(|right| !known.contains(right)) {
         assert!(fix.contains(right), "{right}: {fix}");
     }
     paste(&fix, None);
@@ -462,9 +464,7 @@ fn slow_rights_to_wait_are_found_and_granted() {
         let seen = doctor(asks, args);
         assert_eq!(seen.found(&places), ["permission-waiting 0"], "{}", seen.json);
         let (fix, text) = (seen.fix_of("permission-waiting"), seen.json.to_string());
-        // Commands without authentication are every user's.
-        let missing = waiter.iter().filter(|right| **right != "+hello");
-        assert!(missing.into_iter().all(|right| fix.contains(right)), "{fix}");
+        assert!(waiter.iter().all(|right| fix.contains(right)), "{fix}");
         assert!(text.contains("retry there after random delays") && seen.code == 0, "{text}");
         paste(&fix, None);
         is_silent();
@@ -476,7 +476,7 @@ fn slow_rights_to_wait_are_found_and_granted() {
         (&["-subscribe"], "+subscribe"),
         (&["-client|caching", "-exists"], "'+client|caching' +exists"),
         (&["-lpos"], "+lpos +rpush +lpush"),
-        (&["resetkeys", "~app:*:doctor:????????????????"], "'~app:*'"),
+        (&["resetkeys", "~app:*:doctor:????????????????", "~app:muxlock:marker"], "'~app:*'"),
     ] {
         tell(&masters[0], &[&["ACL", "SETUSER", "locker"], lack].concat());
         let seen = doctor(&urls, &own);
@@ -524,47 +524,59 @@ fn what_refuses_locks_for_other_reasons_is_found() {
 
 /// Some managed services block CLIENT.
 #[test]
-fn locks_work_without_client_commands() {
+fn locks_work_without_client_commands_where_nobody_waits_for_notices() {
     let masters = Masters::start_with(3, &["--rename-command", "CLIENT", ""]).unwrap();
-    let urls = masters.urls();
+    let places = masters.urls();
+    let deaf = |urls: &[String]| -> Vec<String> {
+        urls.iter().map(|url| format!("{url}?notices=no")).collect()
+    };
     let allowed = ["--allow", "waiting", "--allow", "not-checked", "--allow", "permission-delete"];
-    let allowed = [&SLOW[..], &allowed, &["--allow", "permission-waiting"]].concat();
-    let seen = doctor(&urls, &allowed);
+    let allowed = [&allowed[..], &["--allow", "permission-waiting", "--allow", "young"]].concat();
+    let guarded = [&["--max-ttl", "1s"], &allowed[..]].concat();
+    let seen = doctor(&places, &guarded);
+    let found = ["quorum", "script 0", "script 1", "script 2"];
+    assert_eq!(seen.found(&places), found, "{}", seen.json);
+    let why = "it does not know CLIENT TRACKING, so clients would notice no flush and refuse it: \
+               remove its rename-command, or add ?notices=no to its address";
+    assert!(seen.findings().iter().any(|finding| finding["why"] == why), "{}", seen.json);
+
+    let allowed = [&SLOW[..], &allowed].concat();
+    let seen = doctor(&deaf(&places), &allowed);
     // It has taken a lock.
     let found = ["permission-client 0", "permission-client 1", "permission-client 2"];
-    assert_eq!(seen.found(&urls), found, "{}", seen.json);
+    assert_eq!(seen.found(&places), found, "{}", seen.json);
     assert_eq!((seen.code, &seen.json["verdict"]), (0, &"notes".into()));
     let why = "it does not know CLIENT: after a lost connection, clients send a release twice";
     assert!(seen.findings().iter().all(|finding| finding["why"] == why), "{}", seen.json);
 
     let lacks = is_older_than(
         [7, 0, 0],
-        "locks_work_without_client_commands",
+        "locks_work_without_client_commands_where_nobody_waits_for_notices",
         "-client|kill in ACL SETUSER",
     );
     if lacks || !can_paste() {
         return;
     }
     let masters = Masters::start(3).unwrap();
-    let urls = masters.urls();
-    for (rights, missing, text) in [
+    let places = masters.urls();
+    let guarded = [&guarded[..], &["--allow", "quorum"]].concat();
+    for (right, id, args, text) in [
         (
-            &["-client"][..],
-            "+client|id +client|setname +client|kill",
-            "after a lost connection, clients send a release twice",
+            "client|kill",
+            "permission-client",
+            &allowed,
+            ": after a lost connection, clients send a release twice",
         ),
-        (&["-client|id"], "+client|id", "after a lost connection, clients send a release twice"),
-        (&["-client|setname"], "+client|setname", "CLIENT LIST shows its clients without a name"),
+        ("client|tracking", "permission", &guarded, ""),
     ] {
-        tell(&masters[1], &[&["ACL", "SETUSER", "default"], rights].concat());
-        let seen = doctor(&urls, &allowed);
-        assert_eq!(seen.found(&urls), ["permission-client 1"], "{}", seen.json);
-        let why = format!("the user \"default\" lacks {missing}: {text}");
+        tell(&masters[1], &["ACL", "SETUSER", "default", &format!("-{right}")]);
+        let seen = doctor(&places, args);
+        assert_eq!(seen.found(&places), [format!("{id} 1")], "{}", seen.json);
+        let why = format!("the user \"default\" lacks +{right}{text}");
         assert_eq!(seen.findings()[0]["why"], why);
-        assert_eq!((seen.code, &seen.json["verdict"]), (0, &"notes".into()));
-        paste(&seen.fix_of("permission-client"), None);
-        let mended = doctor(&urls, &allowed);
-        assert_eq!(mended.found(&urls), [""; 0], "{}", mended.json);
+        paste(&seen.fix_of(id), None);
+        let mended = doctor(&places, args);
+        assert_eq!(mended.found(&places), [""; 0], "{}", mended.json);
     }
 }
 
@@ -591,9 +603,9 @@ fn looking_changes_nothing() {
     assert!(changes() != before, "the control: a lock is a change");
 }
 
-/// Clients ignore a server until the time that its marker holds.
+/// A client that connects ignores a server whose marker is absent or young.
 #[test]
-fn wait_that_the_marker_holds_is_found() {
+fn wait_that_the_marker_causes_is_found() {
     let masters = Masters::start(3).unwrap();
     let urls = masters.urls();
     let doctor = |args: &[&str]| {
@@ -607,7 +619,7 @@ fn wait_that_the_marker_holds_is_found() {
     let marked = |args: &[&str]| doctor(&[&common[..], args].concat());
     let takes_a_lock = || {
         let builder = patient(urls.clone()).max_ttl(Duration::from_secs(600));
-        let redlock = all_ready(&builder.flush_marker("mark"));
+        let redlock = builder.flush_marker("mark").build().unwrap();
         let lock = redlock.try_lock("r", TTL);
         // On all masters.
         assert_eq!(redlock.shutdown(TTL), 0);
@@ -619,11 +631,11 @@ fn wait_that_the_marker_holds_is_found() {
     let seen = doctor(&[]);
     assert_eq!((seen.code, seen.found(&urls)), (0, vec!["marker".into()]), "{}", seen.json);
 
-    // At its first use, no lock has started the wait.
-    let missing = "its flush marker is missing: clients ignore it until 614 s after the next lock, \
-                   so take one now";
+    // At its first use, no client has started the wait.
+    let missing = "its flush marker is missing: clients that connect ignore it for 608 s from when \
+                   the first of them connects, so connect one now";
     let young = "its flush marker was set a short time ago, so it might have lost locks: clients \
-                 ignore it for another 6";
+                 that connect ignore it for another 60";
     for text in [missing, young] {
         for args in [&[][..], &["--read-only"]] {
             let seen = marked(args);
@@ -635,7 +647,7 @@ fn wait_that_the_marker_holds_is_found() {
             // The masters have it alike.
             assert_eq!(count(&seen, text), 1, "{}", seen.json);
             assert_eq!(count(&seen, ", and until then the others are no quorum"), 1);
-            assert_eq!(count(&seen, "run commands with --wait-masters 614s"), 1, "{}", seen.json);
+            assert_eq!(count(&seen, "run commands with --wait-masters 608s"), 1, "{}", seen.json);
             let is_set = masters.iter().all(|master| master.dbsize().unwrap() == 1);
             assert_eq!(is_set, text == young, "it is not set by looking");
         }
@@ -644,7 +656,7 @@ fn wait_that_the_marker_holds_is_found() {
 
     // The wait has ended on two of them. The other one was flushed.
     for master in masters.iter() {
-        tell(master, &["SET", "mark", "1700000000000"]);
+        tell(master, &["SET", "mark", "!00000000000000ff1700000000000000"]);
     }
     let seen = marked(&[]);
     assert_eq!((seen.code, seen.found(&urls)), (0, vec![]), "{}", seen.json);
@@ -658,14 +670,14 @@ fn wait_that_the_marker_holds_is_found() {
     found(&["--read-only"], missing);
     assert!(takes_a_lock(), "two of three vote");
     found(&["--read-only"], young);
-    // Clients replace such values, and wait. The last one is further ahead than their own wait.
-    for value in ["soon", "nan", "9999999999999"] {
+    // Clients leave such values alone, and wait each time.
+    for value in ["soon", "!", "!00000000000000ffsoon"] {
         tell(&masters[1], &["SET", "mark", value]);
-        found(&["--read-only"], "its flush marker holds no valid time: clients ignore it until ");
+        found(
+            &["--read-only"],
+            "its flush marker holds no valid value: each client ignores it for ",
+        );
     }
-    // Its own lock is one that starts the wait.
-    found(&[], "its flush marker holds no valid time: clients ignore it until ");
-    soon("the lock has reached it", || count(&marked(&["--read-only"]), young) == 1);
 }
 
 #[test]
@@ -735,6 +747,9 @@ fn settings_in_force_are_shown_and_compared_with_those_of_clients() {
     let _equal = all_ready(&builder().client_name("equal"));
     let _prefix = all_ready(&builder().key_prefix("other:").client_name("prefix"));
     let times = builder().max_ttl(Duration::from_secs(40)).flush_marker("mark");
+    for master in masters.iter() {
+        tell(master, &["SET", "mark", "!00000000000000ff1700000000000000"]);
+    }
     let _times = all_ready(&times.client_name("times"));
     let database = patient(urls.iter().map(|url| format!("{url}/1"))).key_prefix("app:");
     let _database = all_ready(&database);
@@ -1064,7 +1079,7 @@ fn metrics_are_complete_while_masters_are_down() {
 #[test]
 fn eleven_defects_are_found_and_the_fixes_mend_them() {
     let test = "eleven_defects_are_found_and_the_fixes_mend_them";
-    if is_older_than([7, 0, 0], test, "-client|id in ACL SETUSER") || !can_paste() {
+    if is_older_than([7, 0, 0], test, "-client|kill in ACL SETUSER") || !can_paste() {
         return;
     }
     let masters = Masters::start_with(5, &["--requirepass", "se same"]).unwrap();
@@ -1085,7 +1100,7 @@ fn eleven_defects_are_found_and_the_fixes_mend_them() {
     let _crowd: Vec<_> = (0..16).map(|_| connect(&masters[3])).collect();
     let app = ["ACL", "SETUSER", "app", "on", ">se same", "&*", "+@all"];
     tell(&masters[1], &[&app[..], &["~other:*"]].concat());
-    tell(&masters[4], &[&app[..], &["~*", "-client|id", "-time"]].concat());
+    tell(&masters[4], &[&app[..], &["~*", "-client|kill", "-time"]].concat());
     for i in [1, 4] {
         urls[i] = urls[i].replace(&login(""), &login("app"));
     }

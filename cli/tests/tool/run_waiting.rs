@@ -97,6 +97,7 @@ fn slow_wait_without_end_says_that_masters_refuse_and_goes_on() {
     change(&masters, b"+set");
     assert_eq!(waiting.end(), (0, "done\n".into(), String::new()));
 
+    masters.iter().for_each(|it| drop(ask(it, &["CONFIG", "SET", "requirepass", "right"])));
     let list = list.replace("redis://", "redis://:sesame@");
     let mut waiting = Waiting::start(&list, &["--wait", "forever", "r", "echo", "done"]);
     let line = waiting.line("waiting for r: 0 of 3 masters can vote, and a lock needs 2 (node 0 ");

@@ -317,7 +317,8 @@ impl Cleanup {
         self.debts[at.index].add_doubt(now, token, &mut doubt);
         // The copy may date from a time when this node was not trusted, and only this engine can
         // find that out.
-        if !doubt.connections.is_empty() && at.guard.is_distrusted() {
+        let is_open = !doubt.connections.is_empty() && at.guard.is_distrusted();
+        if is_open || at.guard.is_in_doubt() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
         let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
@@ -357,7 +358,7 @@ mod tests {
         Claim { key, token: token(number), ttl: Ttl::new(ttl).unwrap() }
     }
 
-    /// R29: a flush is noticed by its marker alone, and a SET that is lost may come after it.
+    /// R29: with `flush_marker`, a flush counts without a guard, and a lost SET may come after it.
     #[test]
     fn lost_set_is_in_doubt_without_a_guard_if_there_is_a_flush_marker() {
         use crate::config::RestartGuard::{Off, Uptime};
@@ -400,7 +401,8 @@ mod tests {
         cleanup.add_lost(NOW, &mut nodes, 0, (&claim(0), None, Left::Key));
         let (left, process) = (Some("one".into()), Process::Other("two".into()));
         let (is_moved, quarantine, is_news) = (false, None, false);
-        let found = Identified { left, process, is_moved, quarantine, is_news };
+        let found =
+            Identified { left, process, is_moved, quarantine, is_news, flushed_until: None };
         cleanup.node_ready(NOW, &nodes[0], &found);
         let over = NOW.after(cleanup.config.quarantine);
         for (now, is_doubted) in [(NOW, true), (over, false)] {

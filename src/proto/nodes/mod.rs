@@ -13,12 +13,12 @@ pub(crate) use node::{
 };
 pub use node::{ErrorCounts, Node};
 
-use super::command::{ReleaseWith, Trial};
+use super::command::{ReleaseWith, Section, Trial};
 use super::kind::Claim;
 use super::limits::ROUNDS_USUAL;
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
-use super::request::{InFlight, Question, Request};
+use super::request::{HandshakeStep, InFlight, Question, Request};
 use super::status::NodeStatus;
 use super::trial::{Known, Trials};
 use crate::config::Config;
@@ -34,6 +34,13 @@ const FORMER_PROCESSES_MAX: usize = 64;
 /// So many commands at most are queued behind one `TIME`, so that they leave in one write with it;
 /// those that follow have one of their own.
 const BEHIND_ONE_LOOK_MAX: usize = 512;
+
+/// What is asked to see whether a server is still what its handshake said.
+const LOOKS: [Question; 3] = [
+    Question::Look(Section::Replication),
+    Question::Look(Section::Memory),
+    Question::Look(Section::Stats),
+];
 
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
 /// count, because it may reappear at another node's address.
@@ -285,7 +292,20 @@ impl Nodes {
 
     /// The node is connected: the handshake begins.
     pub(super) fn start_handshake(&mut self, node: usize) {
-        let steps = self.nodes[node].steps();
+        let steps: Vec<_> = self.nodes[node].steps().collect();
+        self.take_steps(node, steps);
+    }
+
+    /// What the server said of itself was read late: it is asked again.
+    pub(super) fn repeat_handshake(&mut self, now: Moment, node: usize) {
+        let deadline = self.nodes[node].link.extend(now);
+        self.note_due(Some(deadline));
+        let steps: Vec<_> = self.nodes[node].steps().filter(|step| step.is_repeatable()).collect();
+        self.take_steps(node, steps);
+    }
+
+    fn take_steps(&mut self, node: usize, steps: Vec<HandshakeStep>) {
+        let steps = steps.into_iter();
         self.outbox
             .extend(steps.map(|step| Outgoing::Ask(NodeSet::one(node), Question::Handshake(step))));
         self.checks.next_at = None;
@@ -363,7 +383,7 @@ impl Nodes {
         let unasked = nodes.without(self.checks.time_queued);
         self.checks.next_at = None;
         let queued = self.outbox.len();
-        for (among, question) in [(unasked, Question::Time), (nodes, Question::Role)] {
+        for (among, question) in [(unasked, Question::Time), (nodes, LOOKS[0])] {
             let due = |node: usize| self.nodes[node].guard.check_due(now, question);
             if !among.iter().any(|node| due(node).is_some_and(|due| now >= due)) {
                 continue;
@@ -372,17 +392,20 @@ impl Nodes {
             // follows.
             let is_asked = |node: &usize| self.nodes[*node].guard.check(now, question);
             let asked = among.iter().filter(is_asked).collect();
-            if let Question::Time = question {
-                self.checks.time_queued.extend(asked);
+            match question {
+                Question::Time => {
+                    self.checks.time_queued.extend(asked);
+                    self.outbox.push_back(Outgoing::Ask(asked, question));
+                }
+                _ => self.outbox.extend(LOOKS.map(|look| Outgoing::Ask(asked, look))),
             }
-            self.outbox.push_back(Outgoing::Ask(asked, question));
         }
         if self.outbox.len() == queued {
             // Handing a `TIME` out recomputes this.
             let dues = self.nodes.iter().flat_map(|Node { index, guard, .. }| {
                 let is_queued = self.checks.time_queued.contains(*index);
                 let clock_due = guard.check_due(now, Question::Time).filter(|_| !is_queued);
-                [clock_due, guard.check_due(now, Question::Role)]
+                [clock_due, guard.check_due(now, LOOKS[0])]
             });
             self.checks.next_at = Some(dues.flatten().min().unwrap_or(Moment::END));
         }
@@ -530,6 +553,14 @@ impl Nodes {
         if let Some((cause, until)) = identified.quarantine {
             self.quarantine(now, node, cause, until);
         }
+        // What another process had evicted says nothing of locks.
+        let has_evicted = self.nodes[node].guard.has_evicted();
+        if has_evicted && matches!(identified.process, Process::Same) {
+            self.quarantine_anew(now, node, QuarantineCause::Evicted);
+        }
+        if let Some(until) = identified.flushed_until {
+            self.quarantine(now, node, QuarantineCause::Flushed, until);
+        }
         if !self.nodes[node].guard.is_quarantined(now) {
             self.notices.votes(node);
         }
@@ -568,6 +599,26 @@ impl Nodes {
             .max_by_key(|until| until.steady_nanos())
     }
 
+    /// The server has told of a flush: its votes do not count from now on, until it is known what
+    /// was flushed.
+    #[cold]
+    pub(super) fn note_flush(&mut self, node: usize) {
+        if let Some(is_asked) = self.nodes[node].guard.note_flush() {
+            self.maybe_quarantined.insert(node);
+            if is_asked {
+                self.ask_marker(node);
+            }
+        }
+    }
+
+    /// Asks what was flushed: who the server is now, if it says so, and the marker.
+    pub(super) fn ask_marker(&mut self, node: usize) {
+        let role = self.nodes[node].guard.reports_role().then_some(LOOKS[0]);
+        for question in role.into_iter().chain([Question::Marker]) {
+            self.outbox.push_back(Outgoing::Ask(NodeSet::one(node), question));
+        }
+    }
+
     /// Stops counting the node's votes until then.
     pub(super) fn quarantine(
         &mut self,
@@ -593,17 +644,17 @@ impl Nodes {
         !self.nodes[node].guard.is_quarantined(now)
     }
 
-    /// Those of these nodes that are in quarantine.
+    /// Those of these nodes whose answers to what is sent now do not count.
     #[inline]
     pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
         let mut quarantined = NodeSet::EMPTY;
         for node in nodes.and(self.maybe_quarantined).iter() {
-            match self.nodes[node].guard.is_quarantined(now) {
-                true => quarantined.insert(node),
-                false => {
-                    self.maybe_quarantined.remove(node);
-                    self.notices.votes(node);
-                }
+            let guard = &self.nodes[node].guard;
+            if guard.is_sent_in_vain(now) {
+                quarantined.insert(node);
+            } else if !guard.is_in_doubt() {
+                self.maybe_quarantined.remove(node);
+                self.notices.votes(node);
             }
         }
         quarantined

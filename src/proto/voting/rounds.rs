@@ -83,7 +83,7 @@ impl Voting {
         };
         let round = self.open.insert(Round {
             kind,
-            grant: kind.plain_grant(self.config.notices_flushes()),
+            grant: kind.plain_grant(),
             started: now,
             deadline,
             expires: None,

@@ -1,6 +1,6 @@
 //! Whether clients can wait on a node's connection, and how that is found out (W4).
 //!
-//! It takes RESP3, a channel of the engine's own, and the tracking of keys. The node is asked when
+//! It takes a channel of the engine's own, and the tracking of keys. The node is asked when
 //! a wait first needs it. A refusal holds for this connection, unless the node has no room or no
 //! time for now.
 
@@ -17,8 +17,6 @@ const LOST_ASKING_MAX: u32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Learned {
     Nothing,
-    /// The server speaks RESP3 from now on.
-    SpeaksResp3,
     /// Clients can wait on this connection.
     MayWait,
     /// Clients cannot wait on this connection.
@@ -31,26 +29,14 @@ pub(crate) enum Learned {
 }
 
 impl Ability {
-    /// The questions once the server speaks RESP3. Before that, `SUBSCRIBE` would end the
-    /// connection's use for anything else.
-    pub(super) const AFTER_HELLO: [Ability; 3] =
-        [Ability::Track, Ability::Subscribe, Ability::Publish];
+    /// All questions, which are asked at once.
+    pub(super) const ALL: [Ability; 2] = [Ability::Subscribe, Ability::Publish];
 
     pub(super) fn command(self, channel: &Channel) -> Command<'_> {
         Command::Wait(match self {
-            Ability::Hello => WaitMessage::Hello,
-            Ability::Track => WaitMessage::Track,
             Ability::Subscribe => WaitMessage::Subscribe { channel },
             Ability::Publish => WaitMessage::Publish { channel },
         })
-    }
-
-    fn obstacle(self) -> QueueObstacle {
-        match self {
-            Ability::Hello => QueueObstacle::Resp3,
-            Ability::Track => QueueObstacle::Tracking,
-            Ability::Subscribe | Ability::Publish => QueueObstacle::Channel,
-        }
     }
 }
 
@@ -128,7 +114,7 @@ impl Waitable {
     /// An error answered a question of W4.
     pub(super) fn handle_error(&mut self, asked: Ability, error: &ServerError) -> Learned {
         if !passes(error.kind) {
-            return Learned::CannotWait(asked.obstacle());
+            return Learned::CannotWait(QueueObstacle::Channel);
         }
         self.is_put_off = true;
         self.note_answer(asked)
@@ -137,9 +123,9 @@ impl Waitable {
     /// The answer to a question of W4 that is neither an error nor a push.
     pub(super) fn handle_reply(&mut self, asked: Ability, reply: &Reply) -> Learned {
         match (asked, reply) {
-            (Ability::Hello, Reply::Map) => return Learned::SpeaksResp3,
-            (Ability::Track, Reply::Ok) => {}
-            (Ability::Publish, Reply::Integer(0)) => return Learned::CannotWait(asked.obstacle()),
+            (Ability::Publish, Reply::Integer(0)) => {
+                return Learned::CannotWait(QueueObstacle::Channel);
+            }
             (Ability::Publish, Reply::Integer(1..)) => self.is_published = true,
             _ => return Learned::Unexpected,
         }
@@ -148,8 +134,8 @@ impl Waitable {
 
     fn note_answer(&mut self, asked: Ability) -> Learned {
         match asked {
-            Ability::Hello | Ability::Publish => self.conclude(),
-            Ability::Track | Ability::Subscribe => Learned::Nothing,
+            Ability::Publish => self.conclude(),
+            Ability::Subscribe => Learned::Nothing,
         }
     }
 

@@ -171,8 +171,6 @@ impl WaitQueues {
 mod tests {
     use super::*;
     use crate::config::Builder;
-    use crate::proto::request::Ability;
-    use crate::proto::status::QueueSupport;
     use crate::resource::{Key, Resource};
     use crate::token::{LockToken, Sevens};
 
@@ -264,19 +262,5 @@ mod tests {
         scene.with(|waits, cx, key| waits.local.join(cx, key, waiter(0)));
         assert!(!scene.with(|waits, cx, key| waits.local.refused(cx, key, waiter(0), refused)));
         assert_eq!(scene.orders(), []);
-    }
-
-    #[test]
-    fn what_is_asked_of_a_node_is_known_until_it_has_a_new_connection() {
-        let mut scene = Scene::new();
-        scene.with(|waits, cx, _| waits.local.ask_ability(cx, 1));
-        let hello = WaitCommand::Able(Ability::Hello);
-        assert_eq!(scene.orders(), [WaitOrder::Send(1, hello)]);
-        assert_eq!(
-            [0, 1].map(|node| scene.waits.local.desk.at(node)),
-            [QueueSupport::Untried, QueueSupport::Checking]
-        );
-        scene.waits.local.desk.connected(1);
-        assert_eq!(scene.waits.local.desk.at(1), QueueSupport::Untried);
     }
 }

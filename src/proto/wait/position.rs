@@ -161,11 +161,16 @@ impl LocalQueues {
         if self.desk.able[node].state() != QueueSupport::Untried {
             return;
         }
+        if !cx.nodes[node].guard.is_told() {
+            return self.cannot_wait(cx, node, QueueObstacle::Tracking);
+        }
         if !self.desk.has_channel(cx) {
             return self.cannot_wait(cx, node, QueueObstacle::Channel);
         }
         self.desk.able[node].ask();
-        self.desk.send(node, WaitCommand::Able(Ability::Hello));
+        for ability in Ability::ALL {
+            self.desk.send(node, WaitCommand::Able(ability));
+        }
     }
 
     /// The connection is of no use for waiting. A local queue that waits there looks for another

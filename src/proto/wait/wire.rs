@@ -12,7 +12,7 @@ use crate::proto::Action;
 use crate::proto::command::{Command, Notify, Push, Reply, ServerError, Step, WaitMessage, Wakeup};
 use crate::proto::nodes::{Nodes, is_forbidden};
 use crate::proto::outgoing::Outgoing;
-use crate::proto::request::{Ability, Request, WaitCommand};
+use crate::proto::request::{Request, WaitCommand};
 use crate::proto::status::QueueObstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Key;
@@ -42,11 +42,6 @@ impl WaitQueues {
         effect: Learned,
     ) -> Result<(), NodeOutcome> {
         match effect {
-            Learned::SpeaksResp3 => {
-                for ability in Ability::AFTER_HELLO {
-                    self.local.desk.send(node, WaitCommand::Able(ability));
-                }
-            }
             Learned::MayWait => {
                 self.local.open_node(cx, node);
                 self.open_visits(cx, node);
@@ -233,7 +228,7 @@ impl WaitQueues {
                 true
             }
             Push::Trial(_) | Push::Notified { .. } | Push::Subscribed(_) => false,
-            Push::AllChanged | Push::Other => false,
+            Push::AllChanged | Push::Flushed | Push::Other => false,
         }
     }
 

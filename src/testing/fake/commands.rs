@@ -14,7 +14,7 @@ const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 const QUOTED_BYTES_MAX: usize = 64;
 
 /// The commands, and how many arguments they may have.
-const COMMANDS: [(&[u8], RangeInclusive<usize>); 15] = [
+const COMMANDS: [(&[u8], RangeInclusive<usize>); 16] = [
     (b"AUTH", 1..=usize::MAX),
     (b"CLIENT", 1..=usize::MAX),
     (b"DBSIZE", 0..=0),
@@ -24,6 +24,7 @@ const COMMANDS: [(&[u8], RangeInclusive<usize>); 15] = [
     (b"EXISTS", 1..=usize::MAX),
     (b"FLUSHALL", 0..=0),
     (b"GET", 1..=1),
+    (b"HELLO", 0..=usize::MAX),
     (b"INFO", 0..=usize::MAX),
     (b"PING", 0..=1),
     (b"PTTL", 1..=1),
@@ -37,18 +38,28 @@ const COMMANDS: [(&[u8], RangeInclusive<usize>); 15] = [
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) is_authenticated: bool,
+    /// Whether it is told of flushes.
+    is_tracking: bool,
     db: usize,
 }
 
 impl Session {
+    pub(super) fn is_tracking(&self) -> bool {
+        self.is_tracking
+    }
+
     pub(super) fn new(id: u64) -> Session {
-        Session { id, is_authenticated: false, db: 0 }
+        Session { id, is_authenticated: false, is_tracking: false, db: 0 }
     }
 }
 
 /// What a command leads to.
 pub(super) enum Outcome {
     Reply(Value),
+    /// A reply that [`Value`] has no form for.
+    Frame(Vec<u8>),
+    /// The connections that track keys are told of a flush.
+    Flushed,
     /// The connection with this id is to end.
     Kill(u64),
 }
@@ -102,6 +113,7 @@ impl Data {
             (b"AUTH", [password]) => self.authenticate(session, None, password),
             (b"AUTH", [user, password]) => self.authenticate(session, Some(user), password),
             (b"AUTH", _) => error(SYNTAX),
+            (b"HELLO", words) => return self.hello(session, words),
             _ if must_authenticate => error("NOAUTH Authentication required."),
             (b"CLIENT", [subcommand, rest @ ..]) => return client(session, subcommand, rest),
             (b"SELECT", [db]) => select(session, db),
@@ -119,7 +131,7 @@ impl Data {
             (b"DBSIZE", _) => number(keys.count(now)),
             (b"FLUSHALL", _) => {
                 self.databases = Default::default();
-                ok()
+                return Outcome::Flushed;
             }
             (b"SET", [key, value, options @ ..]) => {
                 keys.set_with(now, key, value, options).unwrap_or_else(error)
@@ -141,6 +153,34 @@ impl Data {
             // The table above has it with other numbers of arguments.
             _ => wrong_arity(&name),
         })
+    }
+
+    /// `HELLO 3 [AUTH user password] [SETNAME name]`.
+    fn hello(&self, session: &mut Session, words: &[&[u8]]) -> Outcome {
+        let (auth, rest) = match words {
+            [b"3", b"AUTH", user, password, rest @ ..] => (Some((user, password)), rest),
+            [b"3", rest @ ..] => (None, rest),
+            [_, ..] => return Outcome::Reply(error("NOPROTO unsupported protocol version")),
+            [] => return Outcome::Reply(error("ERR this server speaks RESP3 only after HELLO 3")),
+        };
+        if !matches!(rest, [] | [b"SETNAME", _]) {
+            return Outcome::Reply(error("ERR Syntax error in HELLO option"));
+        }
+        if let Some((user, password)) = auth {
+            let answer = self.authenticate(session, Some(user), password);
+            if matches!(answer, Value::Error(_)) {
+                return Outcome::Reply(answer);
+            }
+        }
+        if self.password.is_some() && !session.is_authenticated {
+            return Outcome::Reply(error(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+                 HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client \
+                 and select the RESP protocol version at the same time",
+            ));
+        }
+        let id = session.id;
+        Outcome::Frame(format!("%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:{id}\r\n").into())
     }
 
     fn authenticate(&self, session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Value {
@@ -170,7 +210,7 @@ pub(super) fn is_of_locks(args: &[&[u8]]) -> bool {
     is(b"SET") || is(b"EVAL") || is(b"EVALSHA")
 }
 
-fn client(session: &Session, subcommand: &[u8], rest: &[&[u8]]) -> Outcome {
+fn client(session: &mut Session, subcommand: &[u8], rest: &[&[u8]]) -> Outcome {
     Outcome::Reply(match (subcommand.to_ascii_uppercase().as_slice(), rest) {
         (b"SETNAME", [_]) => ok(),
         (b"ID", []) => Value::Integer(i64::try_from(session.id).unwrap_or(i64::MAX)),
@@ -182,6 +222,11 @@ fn client(session: &Session, subcommand: &[u8], rest: &[&[u8]]) -> Outcome {
                 _ => error("ERR client-id should be greater than 0"),
             }
         }
+        (b"TRACKING", [b"ON", b"OPTIN"]) => {
+            session.is_tracking = true;
+            ok()
+        }
+        (b"TRACKING", _) => error(SYNTAX),
         (b"SETNAME", _) => wrong_arity(b"client|setname"),
         (b"ID", _) => wrong_arity(b"client|id"),
         (b"KILL", []) => wrong_arity(b"client|kill"),

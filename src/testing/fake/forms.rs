@@ -63,19 +63,19 @@ impl Own {
 type Vote = Result<i64, &'static str>;
 type Step = fn(&mut Keys, Now, &[&[u8]], Words<'_>) -> Vote;
 
-/// Each script, without a flush marker and with one.
-const STEPS: [([&str; 2], Step); 11] = [
+/// Each script.
+const STEPS: [(&str, Step); 11] = [
     (TAKE_ALL, Keys::take_all),
     (KEEP_ALL, Keys::keep_all),
-    ([FREE_ALL; 2], Keys::free_all),
+    (FREE_ALL, Keys::free_all),
     (TAKE_SHARED, Keys::take_shared),
     (KEEP_SHARED, Keys::keep_shared),
-    ([FREE_SHARED; 2], Keys::free_shared),
+    (FREE_SHARED, Keys::free_shared),
     (TAKE_EXCLUSIVE, Keys::take_exclusive),
     (TAKE_SLOT, Keys::take_slot),
     (TAKE_AS, Keys::take_as),
     (KEEP_AS, Keys::keep_as),
-    ([FREE_AS; 2], Keys::free_as),
+    (FREE_AS, Keys::free_as),
 ];
 
 impl Keys {
@@ -87,26 +87,14 @@ impl Keys {
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<Option<i64>, &'static str> {
-        let found = STEPS.iter().find_map(|(scripts, step)| {
-            let found = scripts.iter().position(|text| text.as_bytes() == script);
-            found.map(|index| (index == 1, step))
-        });
-        let Some((is_marked, step)) = found else {
+        let Some((_, step)) = STEPS.iter().find(|(text, _)| text.as_bytes() == script) else {
             return Ok(None);
         };
-        let [token, ttl, last, rest @ ..] = args else {
+        let ([token, ttl, last, rest @ ..], [_, ..]) = (args, keys) else {
             return Err(LACKING);
         };
-        let (wait, keys, rest) = match (is_marked, keys, rest) {
-            (false, [_, ..], _) => (0, keys, rest),
-            (true, [marker, keys @ ..], [wait, rest @ ..]) if !keys.is_empty() => {
-                (self.look_at_marker(now, marker, wait)?, keys, rest)
-            }
-            _ => return Err(LACKING),
-        };
         let value = rest.first().copied().unwrap_or_default();
-        let vote = step(self, now, keys, Words { token, ttl, last, value })?;
-        Ok(Some(if wait > 0 { -wait } else { vote }))
+        step(self, now, keys, Words { token, ttl, last, value }).map(Some)
     }
 
     fn is_text(&mut self, now: Now, key: &[u8], text: &[u8]) -> bool {

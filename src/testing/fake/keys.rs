@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
-use super::super::query::Value;
+use super::super::query::{Value, is_marker_key};
 use super::clock::Now;
 pub(super) use crate::resp::HASHES;
 use crate::resp::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
-    LOOK_AS, RAISE, RELEASE, SET_MARKED, TRIAL, without_trial,
+    ACQUIRE_FENCED, EXTEND, EXTEND_OR_SET, INSPECT, LOOK_AS, MARKER, RAISE, RELEASE, TRIAL,
+    without_trial,
 };
 use crate::token::FINGERPRINT_BYTES_MAX;
 
@@ -73,6 +73,13 @@ impl Keys {
     pub(super) fn count(&self, now: Now) -> usize {
         let entries = self.entries.values().filter(|entry| !entry.is_over(now));
         entries.count() + self.counters.len()
+    }
+
+    /// How many there are beside the marker.
+    pub(super) fn count_without_marker(&self, now: Now) -> usize {
+        let markers =
+            self.entries.iter().filter(|(key, it)| is_marker_key(key) && !it.is_over(now));
+        self.count(now) - markers.count()
     }
 
     /// Whether there is such a key, of any kind.
@@ -203,15 +210,12 @@ impl Keys {
             (Ok(EXTEND_OR_SET), [key, ..], [token, ttl, ..]) => {
                 self.extend_or_set(now, key, token, ttl)?
             }
-            (Ok(SET_MARKED), [key, marker, ..], [token, ttl, wait, ..]) => {
-                let wait = self.look_at_marker(now, marker, wait)?;
-                let set = self.set_with(now, key, token, &[b"NX", b"PX", ttl])?;
-                if wait > 0 { -wait } else { i64::from(set != Value::Nil) }
-            }
-            (Ok(EXTEND_OR_SET_MARKED), [key, marker, ..], [token, ttl, wait, ..]) => {
-                let wait = self.look_at_marker(now, marker, wait)?;
-                let vote = self.extend_or_set(now, key, token, ttl)?;
-                if wait > 0 { -wait } else { vote }
+            (Ok(MARKER), [key, ..], [id, ..]) => {
+                let micros = now.wall.as_micros().to_string();
+                // Without room it is not there.
+                let value = [b"!", *id, micros.as_bytes()].concat();
+                let _ = self.set_with(now, key, &value, &[b"NX"]);
+                return Ok(self.get(now, key)?.map_or(Value::Nil, Value::Bulk));
             }
             (Ok(ACQUIRE_FENCED), [key, counters, ..], [token, ttl, bucket, proposal, ..]) => {
                 self.check_counters(now, counters)?;
@@ -219,20 +223,6 @@ impl Keys {
                     return Ok(Value::Nil);
                 }
                 self.grow(now, counters, bucket, proposal)?
-            }
-            (
-                Ok(ACQUIRE_FENCED_MARKED),
-                [key, marker, counters, ..],
-                [token, ttl, wait, bucket, proposal, ..],
-            ) => {
-                let wait = self.look_at_marker(now, marker, wait)?;
-                self.check_counters(now, counters)?;
-                let set = self.set_with(now, key, token, &[b"NX", b"PX", ttl])?;
-                let number = match set {
-                    Value::Nil => 0,
-                    _ => self.grow(now, counters, bucket, proposal)?,
-                };
-                if wait > 0 { -wait } else { number }
             }
             (Ok(RAISE), [key, counters, ..], [token, bucket, number, ..]) => {
                 if !self.holds(now, key, token)? {
@@ -244,17 +234,7 @@ impl Keys {
                 1
             }
             (
-                Ok(
-                    INSPECT
-                    | RELEASE
-                    | EXTEND
-                    | EXTEND_OR_SET
-                    | SET_MARKED
-                    | EXTEND_OR_SET_MARKED
-                    | ACQUIRE_FENCED
-                    | ACQUIRE_FENCED_MARKED
-                    | RAISE,
-                ),
+                Ok(INSPECT | RELEASE | EXTEND | EXTEND_OR_SET | ACQUIRE_FENCED | MARKER | RAISE),
                 ..,
             ) => {
                 return Err(LACKING);
@@ -345,27 +325,6 @@ impl Keys {
         }
         self.set(now, key, Held::Text(token.to_vec()), Some(expiry(now, ttl)?))?;
         Ok(2)
-    }
-
-    /// How many milliseconds the master must still not vote for; sets a marker that is missing.
-    pub(super) fn look_at_marker(
-        &mut self,
-        now: Now,
-        marker: &[u8],
-        wait: &[u8],
-    ) -> Result<i64, &'static str> {
-        let wait = integer(wait).ok_or(NO_INTEGER)?;
-        let wall = i64::try_from(now.wall.as_millis()).unwrap_or(i64::MAX);
-        let ready_at = self.get(now, marker)?.and_then(|value| integer(&value));
-        let rest = ready_at.map(|ready_at| ready_at.saturating_sub(wall));
-        match rest.filter(|rest| *rest <= wait) {
-            Some(rest) => Ok(rest.max(0)),
-            None => {
-                let ready_at = wall.saturating_add(wait).to_string();
-                self.set(now, marker, Held::Text(ready_at.into_bytes()), None)?;
-                Ok(wait)
-            }
-        }
     }
 }
 

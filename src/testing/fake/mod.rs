@@ -37,7 +37,7 @@ const BIND_INTERVAL: Duration = Duration::from_millis(2);
 ///
 /// It knows the commands by which muxlock takes, extends and releases locks, and `GET`, `DEL`,
 /// `EXISTS`, `PTTL`, `DBSIZE` and `FLUSHALL`; it runs muxlock's own scripts for that and no others.
-/// It does not speak RESP3, so clients cannot wait in a queue there: they retry after random delays
+/// It has no `SUBSCRIBE`, so clients cannot wait in a queue there: they retry after random delays
 /// ([`Waiting`](crate::settings::Waiting)). It accepts up to 128 connections, and closes a
 /// connection that sends invalid commands.
 ///
@@ -209,9 +209,16 @@ impl FakeMaster {
         }
         let mut session = Session::new(0);
         session.is_authenticated = true;
-        match self.shared.lock().data.execute(now(), &mut session, args) {
+        let mut state = self.shared.lock();
+        match state.data.execute(now(), &mut session, args) {
             Outcome::Reply(value) => value,
-            Outcome::Kill(_) => Value::Error("ERR this needs a connection".into()),
+            Outcome::Flushed => {
+                state.tell_flush();
+                Value::Status("OK".into())
+            }
+            Outcome::Frame(_) | Outcome::Kill(_) => {
+                Value::Error("ERR this needs a connection".into())
+            }
         }
     }
 
@@ -232,12 +239,13 @@ impl FakeMaster {
         }
     }
 
-    /// The number of keys in the first database.
+    /// The number of keys in the first database. It leaves out `muxlock:marker`, a key without a
+    /// TTL that clients use to notice a flush.
     pub fn dbsize(&self) -> u64 {
-        self.shared.lock().data.first().count(now()) as u64
+        self.shared.lock().data.first().count_without_marker(now()) as u64
     }
 
-    /// Removes every key.
+    /// Removes every key, and notifies the clients: the restart guard ignores its votes.
     pub fn flush(&self) {
         self.query(&[b"FLUSHALL"]);
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,28 +48,66 @@ pub(super) struct State {
     pub(super) delay: Duration,
     pub(super) is_listening: bool,
     /// Invariant: at most [`CONNECTIONS_MAX`].
-    connections: BTreeMap<u64, Arc<TcpStream>>,
+    connections: BTreeMap<u64, Arc<Peer>>,
     next_id: u64,
 }
 
+/// A connection.
+#[derive(Debug)]
+struct Peer {
+    stream: TcpStream,
+    /// Held while something is written.
+    writing: Mutex<()>,
+    /// Whether it is told of flushes.
+    is_tracking: AtomicBool,
+}
+
+/// What the connections that track keys are told of a flush.
+const FLUSHED: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
 impl State {
-    fn answer(&mut self, now: Now, session: &mut Session, args: &[&[u8]]) -> Value {
+    /// Appends the answer to a command.
+    fn answer(&mut self, now: Now, session: &mut Session, args: &[&[u8]], out: &mut Vec<u8>) {
         if let Some(text) = self.refusal.as_ref().filter(|_| is_of_locks(args)) {
-            return Value::Error(text.clone());
+            return append(&Value::Error(text.clone()), out);
         }
-        match self.data.execute(now, session, args) {
+        let value = match self.data.execute(now, session, args) {
             Outcome::Reply(value) => value,
+            Outcome::Frame(frame) => return out.extend_from_slice(&frame),
+            Outcome::Flushed => {
+                self.tell_flush();
+                Value::Status("OK".into())
+            }
             Outcome::Kill(id) => Value::Integer(i64::from(self.end_connection(id))),
+        };
+        if let Some(peer) = self.connections.get(&session.id) {
+            peer.is_tracking.store(session.is_tracking(), Ordering::Relaxed);
+        }
+        append(&value, out);
+    }
+
+    /// Tells the connections that track keys. One that reads nothing is ended, as a real master
+    /// ends one whose buffer is full. An answer that is delayed is told later than it is true.
+    pub(super) fn tell_flush(&mut self) {
+        let is_tracking = |peer: &&Arc<Peer>| peer.is_tracking.load(Ordering::Relaxed);
+        let tell = |peer: &Arc<Peer>| match peer.writing.try_lock() {
+            Ok(_writing) => (&peer.stream).write_all(FLUSHED).is_ok(),
+            Err(_) => false,
+        };
+        let tracking = self.connections.iter().filter(|(_, peer)| is_tracking(peer));
+        let deaf: Vec<u64> = tracking.filter(|(_, peer)| !tell(peer)).map(|(id, _)| *id).collect();
+        for id in deaf {
+            self.end_connection(id);
         }
     }
 
     /// Whether there was such a connection. What it sent and was not executed never is.
     fn end_connection(&mut self, id: u64) -> bool {
-        let Some(stream) = self.connections.remove(&id) else {
+        let Some(peer) = self.connections.remove(&id) else {
             return false;
         };
         // It fails if the peer has ended the connection.
-        let _ = stream.shutdown(Shutdown::Both);
+        let _ = peer.stream.shutdown(Shutdown::Both);
         true
     }
 
@@ -155,13 +194,14 @@ impl Shared {
             let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
             return;
         }
-        let (id, stream) = (state.next_id, Arc::new(stream));
+        let (writing, is_tracking) = (Mutex::new(()), AtomicBool::new(false));
+        let (id, peer) = (state.next_id, Arc::new(Peer { stream, writing, is_tracking }));
         state.next_id += 1;
-        state.connections.insert(id, Arc::clone(&stream));
+        state.connections.insert(id, Arc::clone(&peer));
         drop(state);
         let shared = Arc::clone(self);
         let serve = move || {
-            shared.serve(id, &stream);
+            shared.serve(id, &peer);
             shared.lock().end_connection(id);
         };
         let name = format!("fake master {id}");
@@ -170,14 +210,15 @@ impl Shared {
         }
     }
 
-    fn serve(&self, id: u64, mut stream: &TcpStream) {
+    fn serve(&self, id: u64, peer: &Peer) {
+        let mut stream = &peer.stream;
         // Without it, answers may be late, and right.
         let _ = stream.set_nodelay(true);
         let (mut session, mut answers) = (Session::new(id), VecDeque::new());
         let (mut input, mut room) = (Vec::new(), vec![0; READ_BYTES]);
         loop {
             // While answers wait, commands are still read.
-            let Ok(wait) = self.write_due(id, stream, &mut answers) else {
+            let Ok(wait) = self.write_due(id, peer, &mut answers) else {
                 return;
             };
             if stream.set_read_timeout(wait).is_err() {
@@ -199,14 +240,14 @@ impl Shared {
                     Progress::Malformed | Progress::Ended => {
                         // What came before is answered.
                         while let Some(answer) = answers.pop_front() {
-                            if self.write(id, stream, &answer).is_err() {
+                            if self.write(id, peer, &answer).is_err() {
                                 return;
                             }
                         }
                         return;
                     }
                 }
-                if self.write_due(id, stream, &mut answers).is_err() {
+                if self.write_due(id, peer, &mut answers).is_err() {
                     return;
                 }
             }
@@ -217,7 +258,7 @@ impl Shared {
     fn write_due(
         &self,
         id: u64,
-        stream: &TcpStream,
+        peer: &Peer,
         answers: &mut VecDeque<Answer>,
     ) -> Result<Option<Duration>, Ended> {
         while let Some(answer) = answers.front() {
@@ -225,15 +266,16 @@ impl Shared {
             if !wait.is_zero() && answers.len() < ANSWERS_MAX {
                 return Ok(Some(wait));
             }
-            self.write(id, stream, answer)?;
+            self.write(id, peer, answer)?;
             answers.pop_front();
         }
         Ok(None)
     }
 
-    fn write(&self, id: u64, mut stream: &TcpStream, answer: &Answer) -> Result<(), Ended> {
+    fn write(&self, id: u64, peer: &Peer, answer: &Answer) -> Result<(), Ended> {
         self.wait_until_due(id, answer.due)?;
-        stream.write_all(&answer.bytes).map_err(|_| Ended)
+        let _writing = peer.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        (&peer.stream).write_all(&answer.bytes).map_err(|_| Ended)
     }
 
     /// Executes the commands at the beginning of `input`, as soon as the master is not frozen.
@@ -258,7 +300,7 @@ impl Shared {
             match first_request(&input[at..]) {
                 Ok(Some(_)) if bytes.len() >= ANSWER_BYTES_MAX => break Progress::More,
                 Ok(Some((args, length))) => {
-                    append(&state.answer(now, session, &args), &mut bytes);
+                    state.answer(now, session, &args, &mut bytes);
                     at += length;
                 }
                 Ok(None) => break Progress::Done,

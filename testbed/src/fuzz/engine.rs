@@ -15,7 +15,7 @@ use muxlock::resp;
 use muxlock::settings::{Heal, RestartGuard};
 use muxlock::{KeepAlive, LockToken, Moment, Redlock, Resource};
 
-use crate::memory::{About, Asked, Counted};
+use crate::memory::{About, Asked, Counted, MARKER};
 
 /// Any sequence of commands, connections, replies and timeouts: the engine never panics. It never
 /// hands out a lock without a quorum or without validity, and it leaves no key behind once the
@@ -526,7 +526,8 @@ impl World {
             ..ServerInfo::default()
         };
         let time = Duration::from_nanos(self.now.as_nanos());
-        About { info: &info, offers: OFFERS[node % 3], time, connection: 7 }.answer(asked)
+        let (offers, marker) = (OFFERS[node % 3], MARKER);
+        About { info: &info, offers, time, connection: 7, marker }.answer(asked)
     }
 
     /// Carries out all actions and takes all that has ended.

@@ -2,10 +2,7 @@
 
 use muxlock::error::ProtocolError;
 use muxlock::proto::Reply;
-use muxlock::resp::{Protocol, REPLY_BYTES_MAX, ReplyReader};
-
-/// The bit of the first byte that picks the protocol.
-const RESP3: u8 = 0x80;
+use muxlock::resp::{REPLY_BYTES_MAX, ReplyReader};
 
 #[derive(Debug, PartialEq)]
 enum Item {
@@ -15,25 +12,20 @@ enum Item {
 
 /// Any bytes, cut anywhere: the reader never panics and never keeps more than a reply. It gives the
 /// same replies and pushes, and the same verdict, as for the bytes in one piece. The first byte
-/// says which protocol the server speaks, and where the bytes are cut: once, or again and again.
+/// says where the bytes are cut: once, or again and again.
 pub fn reply(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else {
         return;
     };
-    let protocol = if first & RESP3 == 0 { Protocol::Resp2 } else { Protocol::Resp3 };
-    let step = usize::from(first & !RESP3);
-    let whole = read(protocol, [bytes]);
-    let (head, tail) = bytes.split_at(bytes.len() * step / usize::from(RESP3));
-    assert_eq!(whole, read(protocol, [head, tail]), "the cut makes a difference");
-    assert_eq!(whole, read(protocol, bytes.chunks(step.max(1))), "the cuts make a difference");
+    let step = usize::from(first);
+    let whole = read([bytes]);
+    let (head, tail) = bytes.split_at(bytes.len() * step / 256);
+    assert_eq!(whole, read([head, tail]), "the cut makes a difference");
+    assert_eq!(whole, read(bytes.chunks(step.max(1))), "the cuts make a difference");
 }
 
-fn read<'a>(
-    protocol: Protocol,
-    parts: impl IntoIterator<Item = &'a [u8]>,
-) -> (Vec<Item>, Option<ProtocolError>) {
+fn read<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Item>, Option<ProtocolError>) {
     let (mut reader, mut items) = (ReplyReader::new(), Vec::new());
-    reader.speak(protocol);
     for mut rest in parts {
         while !rest.is_empty() {
             let room = reader.room();

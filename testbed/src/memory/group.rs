@@ -15,7 +15,7 @@ use muxlock::proto::{
 };
 use muxlock::{LockToken, Moment, Redlock, Resource};
 
-use super::{About, Asked, Counted, aged_master};
+use super::{About, Asked, Counted, MARKER, aged_master};
 
 const TTL: Duration = Duration::from_secs(10);
 /// How much later each event happens than the one before: about the time of a loopback.
@@ -157,12 +157,12 @@ impl Group {
                 if let Some(silent) = silent {
                     self.unsaid.push(reply.clone());
                     for node in nodes.iter().filter(|node| *node != silent) {
-                        self.engine.handle_reply(now, node, same(&reply));
+                        hand_over(&mut self.engine, now, node, &reply);
                     }
                     continue;
                 }
                 for node in nodes.iter() {
-                    self.engine.handle_reply(now, node, same(&reply));
+                    hand_over(&mut self.engine, now, node, &reply);
                 }
             }
             self.engine.handle_timeout(now);
@@ -255,9 +255,18 @@ fn answer(key: Key, now: Moment, master: &ServerInfo, command: &Command<'_>) -> 
         }
         _ => {
             let time = Duration::from_nanos(now.as_nanos());
-            let about = About { info: master, offers: ReleaseWith::Script, time, connection: 1 };
+            let offers = ReleaseWith::Script;
+            let about = About { info: master, offers, time, connection: 1, marker: MARKER };
             about.answer(Asked::from(command)).expect("it is not about a key")
         }
+    }
+}
+
+/// As the event loop does: a time has a way of its own.
+fn hand_over(engine: &mut Engine, now: Moment, node: usize, reply: &Reply) {
+    match reply {
+        Reply::Time(time) => engine.handle_node(now, node, NodeEvent::Told(*time)),
+        reply => engine.handle_reply(now, node, same(reply)),
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::ReleaseWith;
 use muxlock::proto::{
-    Command, Entropy, KindStep, Notify, Replication, Reply, Section, ServerInfo, Step, Trial,
-    WaitMessage,
+    Command, Entropy, KindStep, Marker, Notify, Replication, Reply, Section, ServerInfo, Step,
+    Trial, WaitMessage,
 };
 use muxlock::{LockToken, Moment};
 
@@ -24,9 +24,10 @@ pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, T
 /// A command, without its borrowed parts of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Password, database or name of a connection: `+OK` is the answer.
+    Hello,
+    /// A database, or the tracking of keys: `+OK` is the answer.
     Handshake,
-    ClientId,
+    Marker,
     Info(Section),
     Time,
     Probe(ReleaseWith),
@@ -53,10 +54,9 @@ pub enum Asked {
 /// A command for waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    Hello,
-    Track,
     Subscribe,
-    Publish,
+    /// The last question whether one can wait.
+    Able,
     Cache,
     TimeToLive,
     QueueUp,
@@ -67,10 +67,8 @@ pub enum Waits {
 impl From<&WaitMessage<'_>> for Waits {
     fn from(wait: &WaitMessage<'_>) -> Waits {
         match wait {
-            WaitMessage::Hello => Waits::Hello,
-            WaitMessage::Track => Waits::Track,
             WaitMessage::Subscribe { .. } => Waits::Subscribe,
-            WaitMessage::Publish { .. } => Waits::Publish,
+            WaitMessage::Publish { .. } => Waits::Able,
             WaitMessage::Cache => Waits::Cache,
             WaitMessage::TimeToLive { .. } => Waits::TimeToLive,
             WaitMessage::QueueUp { .. } => Waits::QueueUp,
@@ -87,10 +85,9 @@ impl From<&Command<'_>> for Asked {
     #[inline]
     fn from(command: &Command<'_>) -> Asked {
         match command {
-            Command::Authenticate(_) | Command::Select { .. } | Command::SetName(_) => {
-                Asked::Handshake
-            }
-            Command::ClientId => Asked::ClientId,
+            Command::Hello { .. } => Asked::Hello,
+            Command::Select { .. } | Command::Track => Asked::Handshake,
+            Command::Marker { .. } => Asked::Marker,
             Command::Info(section) => Asked::Info(*section),
             Command::Time => Asked::Time,
             Command::Probe { with, .. } => Asked::Probe(*with),
@@ -126,6 +123,8 @@ pub struct About<'a> {
     pub time: Duration,
     /// The number of the connection.
     pub connection: i64,
+    /// What stands under the marker's key.
+    pub marker: Marker,
 }
 
 impl About<'_> {
@@ -134,7 +133,8 @@ impl About<'_> {
     pub fn answer(&self, asked: Asked) -> Option<Reply> {
         Some(match asked {
             Asked::Handshake => Reply::Ok,
-            Asked::ClientId => Reply::Integer(self.connection),
+            Asked::Hello => Reply::Hello { client_id: Some(self.connection) },
+            Asked::Marker => Reply::Marker(self.marker),
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Try(_) | Asked::Kill(_) => Reply::Integer(0),
@@ -173,6 +173,7 @@ impl About<'_> {
                 evicts_nothing: said.evicts_nothing,
                 ..ServerInfo::default()
             },
+            Section::Stats => ServerInfo { evicted: said.evicted, ..ServerInfo::default() },
             Section::Persistence => ServerInfo { loading: said.loading, ..ServerInfo::default() },
         };
         Reply::Info(Box::new(info))
@@ -194,8 +195,12 @@ pub fn aged_master(node: usize) -> ServerInfo {
         memory_max: Some(0),
         evicts_nothing: Some(true),
         loading: Some(false),
+        evicted: Some(0),
     }
 }
+
+/// What stands under the key of a marker that was never flushed.
+pub const MARKER: Marker = Marker { id: 1, micros: 1 };
 
 /// Tokens that are counted from 1, in their first four bytes, and jitter that is always the same.
 pub struct Counted {

@@ -7,14 +7,15 @@ use std::time::Duration;
 use muxlock::error::ServerErrorKind;
 use muxlock::node::{NodeState, ReleaseWith};
 use muxlock::proto::{
-    Action, Command, Done, Engine, Fencing, Grant, KindCommand, KindStep, Lease, NodeEvent, Notify,
-    OpId, Patience, Push, Reply, SentAs, ServerError, ServerInfo, Sighting, Trial, WaitMessage,
+    Action, Command, Done, Engine, Fencing, Grant, KindCommand, KindStep, Lease, Marker, NodeEvent,
+    Notify, OpId, Patience, Push, Reply, Section, SentAs, ServerError, ServerInfo, Sighting, Trial,
+    WaitMessage,
 };
 use muxlock::resp;
 use muxlock::settings::{RestartGuard, Waiting};
 use muxlock::{Builder, LockError, LockToken, Moment, Redlock, Released, Resource};
 
-use super::{About, Asked, Counted, Waits, aged_master};
+use super::{About, Asked, Counted, MARKER, Waits, aged_master};
 
 pub const TTL: Duration = Duration::from_secs(10);
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -33,8 +34,10 @@ pub enum Acted {
     First(Trial, Vec<usize>, u32),
     /// A look at the clocks.
     Time(Vec<usize>),
-    /// A look at the roles.
+    /// A look at what the handshakes said, the roles among it.
     Role(Vec<usize>),
+    /// After a flush: the role and the marker.
+    Marker(usize),
     /// The end of an old connection.
     Kill(usize, i64),
     Inspect(Vec<usize>),
@@ -78,6 +81,8 @@ pub struct Scenario {
     pub offers: Vec<ReleaseWith>,
     /// When clients first saw each node's server after a promotion, as it keeps it itself.
     pub sightings: Vec<Option<Sighting>>,
+    /// What stands under the marker's key of each node, if it can be written there.
+    pub markers: Vec<Option<Marker>>,
     /// A server's answer to the request to store that.
     pub sight_answer: Reply,
     nodes: usize,
@@ -141,6 +146,7 @@ impl Scenario {
             ahead: vec![Duration::from_secs(1_000_000); nodes],
             offers: vec![ReleaseWith::Script; nodes],
             sightings: vec![None; nodes],
+            markers: vec![Some(MARKER); nodes],
             sight_answer: Reply::Ok,
             nodes,
             drains: 0,
@@ -214,16 +220,12 @@ impl Scenario {
         let Some(asked) = self.handshakes[node].pop_front() else {
             return false;
         };
-        self.connections += i64::from(asked == Asked::ClientId);
-        let about = About {
-            info: &self.servers[node],
-            offers: self.offers[node],
-            time: self.clock(node),
-            connection: self.connections,
-        };
+        self.connections += i64::from(asked == Asked::Hello);
+        let about = self.about(node);
         let sighting = self.sightings[node].clone().filter(|_| asked == Asked::Sighting);
         let reply = match sighting {
             Some(sighting) => Reply::Sighting(Box::new(sighting)),
+            None if asked == Asked::Marker => self.marker(node),
             None => about.answer(asked).expect("it is part of a handshake"),
         };
         self.reply(node, reply);
@@ -231,6 +233,16 @@ impl Scenario {
             self.engine.assume_tried(node);
         }
         true
+    }
+
+    fn about(&self, node: usize) -> About<'_> {
+        About {
+            info: &self.servers[node],
+            offers: self.offers[node],
+            time: self.clock(node),
+            connection: self.connections,
+            marker: self.markers[node].unwrap_or(MARKER),
+        }
     }
 
     /// The first command after a handshake: nothing else is unanswered.
@@ -256,21 +268,42 @@ impl Scenario {
         Duration::from_nanos(self.now.as_nanos()) + self.ahead[node]
     }
 
-    /// Names the questions to these nodes when a client looks at them again: the time, and the
-    /// role.
+    /// Names the time of these nodes when a client looks at their clocks.
     pub fn look(&mut self, nodes: impl IntoIterator<Item = usize>) {
         for node in nodes {
             let time = self.time(node);
             self.reply(node, time);
-            self.reply(node, Reply::Replication(self.servers[node].replication));
         }
     }
 
-    /// As [`look`](Scenario::look), with both answers of a node at once.
+    /// As [`look`](Scenario::look), as the event loop hands a usual time over.
     pub fn look_at_once(&mut self, node: usize) {
-        let role = self.servers[node].replication;
-        let event = NodeEvent::Checked(self.clock(node), &role);
+        let event = NodeEvent::Told(self.clock(node));
         self.engine.handle_node(self.now, node, event);
+    }
+
+    /// Answers a look at what the node's handshake said.
+    pub fn look_whole(&mut self, node: usize) {
+        for section in [Section::Replication, Section::Memory, Section::Stats] {
+            let about = self.about(node);
+            let said = about.answer(Asked::Info(section)).expect("it is about the server");
+            self.reply(node, said);
+        }
+    }
+
+    fn marker(&self, node: usize) -> Reply {
+        self.markers[node].map_or(Reply::Nil, Reply::Marker)
+    }
+
+    /// The node's server tells of a flush.
+    pub fn tell_flush(&mut self, node: usize) {
+        self.engine.handle_push(self.now, node, Push::Flushed);
+    }
+
+    /// Answers who the node's server is and its marker, after a flush.
+    pub fn answer_marker(&mut self, node: usize) {
+        self.reply(node, Reply::Replication(self.servers[node].replication));
+        self.reply(node, self.marker(node));
     }
 
     /// Names the questions among these about clocks and roles; returns the rest.
@@ -286,11 +319,10 @@ impl Scenario {
         for look in looks {
             let (Acted::Time(nodes) | Acted::Role(nodes)) = &look else { continue };
             for node in nodes.iter().copied().filter(|node| answering.contains(node)) {
-                let said = match look {
-                    Acted::Time(_) => self.time(node),
-                    _ => Reply::Replication(self.servers[node].replication),
-                };
-                self.reply(node, said);
+                match look {
+                    Acted::Time(_) => self.look([node]),
+                    _ => self.look_whole(node),
+                }
             }
         }
         others
@@ -342,10 +374,6 @@ impl Scenario {
 
     /// Answers the questions to a node before a client can wait there.
     pub fn allow_waits(&mut self, node: usize) {
-        self.reply(node, Reply::Map);
-        let asked = [Waits::Track, Waits::Subscribe, Waits::Publish];
-        assert_eq!(self.drain(), asked.map(|asked| Acted::Wait(node, asked)));
-        self.reply(node, Reply::Ok);
         let channel = self.channel.clone();
         self.engine.handle_push(self.now, node, Push::Subscribed(&channel));
         self.notify(node, "t");
@@ -417,6 +445,7 @@ impl Scenario {
                 }
                 if let Command::Wait(WaitMessage::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
+                    return self.take_action();
                 }
                 if let Command::OfKind(KindCommand { sent_as: SentAs::Hash, .. }) = &command {
                     self.sent_hashes.extend(&nodes);
@@ -433,8 +462,13 @@ impl Scenario {
                 // Outside a handshake, which it is never without, it is a look at the clocks.
                 match asked {
                     _ if !self.handshakes[nodes[0]].is_empty() => {}
+                    // A handshake that is repeated begins with it.
+                    Asked::Info(Section::Server) => {}
                     Asked::Time => return Some(Acted::Time(nodes)),
-                    Asked::Info(_) => return Some(Acted::Role(nodes)),
+                    Asked::Info(Section::Stats) => return Some(Acted::Role(nodes)),
+                    // They are answered with what follows.
+                    Asked::Info(_) => return self.take_action(),
+                    Asked::Marker => return Some(Acted::Marker(nodes[0])),
                     _ => {}
                 }
                 self.handshakes[nodes[0]].push_back(asked);
@@ -544,8 +578,9 @@ fn form_words(form: &KindCommand<'_>) -> String {
 
 fn is_of_a_handshake(asked: Asked) -> bool {
     match asked {
-        Asked::Handshake
-        | Asked::ClientId
+        Asked::Hello
+        | Asked::Handshake
+        | Asked::Marker
         | Asked::Info(_)
         | Asked::Time
         | Asked::Sighting

@@ -13,7 +13,7 @@ use super::network::Trust;
 use super::newcomers::is_sighting;
 use super::own::ByValue;
 use super::rare::Rare;
-use super::redis::{Change, ChangeKind, Key, Value, compared, is_queue, is_set};
+use super::redis::{Change, ChangeKind, Key, Value, compared, is_marker, is_queue};
 use super::timeline::Short;
 
 /// A connection that answered more than this has its handshake behind it.
@@ -28,7 +28,6 @@ pub struct Heard {
     pub slot: usize,
     pub connection: usize,
     pub is_extension: bool,
-    pub is_flushed: bool,
     /// Whether the key was absent.
     pub is_healed: bool,
     /// When it was said, in true time.
@@ -432,7 +431,7 @@ impl World {
             connection.raises.pop_front();
             let is_late = self.now > sent + self.plan.node_timeout;
             self.rare.hit_if(is_late, Rare::RaiseTimedOut);
-            let in_quarantine = self.clients[client].slots_in_quarantine();
+            let in_quarantine = self.clients[client].slots_in_quarantine(self.plan.node_timeout);
             self.rare.hit_if(in_quarantine & (1 << slot) != 0, Rare::RaiseQuarantined);
         }
         let connection = &mut self.connections[id];
@@ -448,7 +447,7 @@ impl World {
         let Some(attempt) = self.checker.attempts.get_mut(&yes.token) else {
             return;
         };
-        if attempt.is_decided && !yes.is_extension && !yes.is_flushed {
+        if attempt.is_decided && !yes.is_extension {
             self.rare.hit(Rare::Straggler);
         }
         if yes.memory == Trust::No && client >= self.plan.unguarded_clients {
@@ -458,21 +457,19 @@ impl World {
         self.rare.hit_if(is_after_jump, Rare::GrantAfterJump);
         let (memory, role) = (yes.memory, yes.role);
         let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
-        let is_flushed = yes.is_flushed;
         let connection = id;
         let node = self.connections[id].node;
         attempt.heard.push(Heard {
             slot,
             connection,
             is_extension,
-            is_flushed,
             is_healed,
             at,
             memory,
             role,
             is_after_jump,
         });
-        if !is_extension && !is_flushed {
+        if !is_extension {
             self.may_jump_before_raise(client, node, &yes.token);
         }
     }
@@ -483,7 +480,7 @@ impl World {
             return self.check_form(node, id, &form, changes);
         }
         let is_of_locks = |change: &&Change| {
-            change.key.1 != b"marker"
+            !is_marker(&change.key.1)
                 && !is_sighting(&change.key.1)
                 && !is_queue(&change.key.1)
                 && !is_intent(&change.key.1)
@@ -512,10 +509,6 @@ impl World {
             } else if change.kind == ChangeKind::Set {
                 match words {
                     [b"SET", _, token, ..] => self.note_executed(node, id, token, None),
-                    [b"EVAL", script, b"2", _, _, token, ttl, ..] => {
-                        let healed = (!is_set(script)).then_some(*ttl);
-                        self.note_executed(node, id, token, healed);
-                    }
                     [b"EVAL", _, _, _, token, ttl, ..] => {
                         self.note_executed(node, id, token, Some(ttl));
                     }

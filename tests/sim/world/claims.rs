@@ -31,7 +31,7 @@ impl World {
         let start = attempt.drawn;
         let latest = start + validity(attempt.ttl_ms);
         let heard: Vec<Heard> =
-            attempt.heard.iter().filter(|it| !it.is_extension && !it.is_flushed).copied().collect();
+            attempt.heard.iter().filter(|it| !it.is_extension).copied().collect();
         if granted.len() < self.plan.nodes {
             self.rare.hit(Rare::EarlyReturn);
         }
@@ -87,8 +87,7 @@ impl World {
         let is_barred = |slot: &&usize| attempt.is_barred(**slot, self.now);
         let node_of = |heard: &Heard| self.connections[heard.connection].node;
         let is_set_known = |node: usize| {
-            let mut said =
-                attempt.heard.iter().filter(|it| !it.is_extension || it.is_healed || it.is_flushed);
+            let mut said = attempt.heard.iter().filter(|it| !it.is_extension || it.is_healed);
             said.any(|heard| node_of(heard) == node)
         };
         let is_young = |slot: &&usize| {
@@ -233,7 +232,7 @@ impl World {
         let since = operation.started_true;
         let is_own = |heard: &&Heard| {
             let is_of_client = self.connections[heard.connection].client == client;
-            is_of_client && heard.is_extension && !heard.is_flushed && heard.at >= since
+            is_of_client && heard.is_extension && heard.at >= since
         };
         let heard: Vec<Heard> = heard.iter().filter(is_own).copied().collect();
         if !is_extended {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use muxlock::node::{Quarantine, QuarantineCause};
 use muxlock::proto::{Engine, Entropy, Lease, OpId};
 use muxlock::resp::ReplyReader;
 use muxlock::{Config, Moment};
@@ -200,8 +201,15 @@ impl Client {
     }
 
     /// The slots whose votes do not count now, by the engine's own word.
-    pub fn slots_in_quarantine(&self) -> u64 {
-        let statuses = self.engine.statuses().filter(|status| status.quarantine.is_some());
+    pub fn slots_in_quarantine(&self, node_timeout: u64) -> u64 {
+        // Where it is only in doubt what was flushed, the answer about that comes before theirs.
+        let is_over_soon = |it: &Quarantine| it.ready_in.as_nanos() <= u128::from(node_timeout);
+        let is_certain =
+            |it: &Quarantine| it.cause != QuarantineCause::Flushed || !is_over_soon(it);
+        let statuses = self
+            .engine
+            .statuses()
+            .filter(|status| status.quarantine.as_ref().is_some_and(is_certain));
         statuses.map(|status| 1 << status.node).sum()
     }
 

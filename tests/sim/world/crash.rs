@@ -13,7 +13,7 @@ use super::network::{ServerEnd, Way};
 use super::node::{Cause, Door, Memory};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{Data, Entry, Key, Value};
+use super::redis::{Entry, Key, Value};
 use super::server::{Refusal, Server, random_name};
 
 /// A client whose last word from a process is no older than this is not taken in by the next
@@ -148,7 +148,13 @@ impl World {
         let keys: Vec<_> = data.keys().cloned().collect();
         if !keys.is_empty() {
             data.remove(&keys[self.choices.below(keys.len() as u32) as usize]);
-            self.nodes[node].replace(self.now, data, Cause::Unseen);
+            let server = &mut self.nodes[node].redis.server;
+            server.evicted += 1;
+            // Its operator has noticed.
+            if self.choices.chance(500) {
+                server.policy = "noeviction";
+            }
+            self.nodes[node].replace(self.now, data, Cause::Evicted(self.now), Vec::new());
         }
     }
 
@@ -202,19 +208,36 @@ impl World {
         self.may_resync(node);
     }
 
-    /// A replica may take over its master's data. That knows of no lock, or is another node's.
+    /// A replica may take over its master's data, in part or as a whole. In part, its master ends
+    /// one of its keys, and nobody is told. The whole knows of no lock, is another node's, or of an
+    /// earlier time.
     pub fn may_resync(&mut self, node: usize) {
         if self.choices.chance(300) {
             let cause = Cause::Resynced(self.nodes[node].demoted_at());
+            if self.choices.chance(300) {
+                let mut data = self.nodes[node].redis.data.clone();
+                let keys: Vec<_> = data.keys().cloned().collect();
+                if !keys.is_empty() {
+                    data.remove(&keys[self.choices.below(keys.len() as u32) as usize]);
+                    self.rare.hit(Rare::PartlyResynced);
+                    self.nodes[node].replace(self.now, data, cause, Vec::new());
+                }
+                return;
+            }
             let of = self.choices.chance(500).then(|| self.choices.below(self.nodes.len() as u32));
             // Keys end at a moment of the master's clock. With a replica's that is years behind, a
             // key that nobody believes in would stay for years.
             let of = of.filter(|_| self.plan.mad.iter().all(|off| *off == 0));
-            let data = of.map_or_else(Data::new, |of| self.nodes[of as usize].redis.data.clone());
+            // Its master's may be of an earlier time, with the marker that it had itself.
+            let own = self.choices.chance(500).then(|| self.nodes[node].saved());
+            let other = of.map(|of| self.nodes[of as usize].redis.data.clone());
+            let data = other.or(own).unwrap_or_default();
             self.timeline.note(self.now, || {
                 format!("node {node} loses its data to its master's: node {of:?}")
             });
-            self.nodes[node].replace(self.now, data, cause);
+            // It has parted with its data: those are told that hear of it.
+            let told = self.tell_flush(node);
+            self.nodes[node].replace(self.now, data, cause, told);
         }
     }
 

@@ -94,8 +94,7 @@ const TROUBLES: [Trouble; 15] = [
 ];
 
 /// What waits need, by name.
-const RIGHTS: [&str; 6] =
-    ["hello", "client|tracking", "client|caching", "subscribe", "publish", "lpos"];
+const RIGHTS: [&str; 4] = ["client|caching", "subscribe", "publish", "lpos"];
 
 /// A member's wait for the lock.
 #[derive(Clone)]

@@ -8,6 +8,7 @@ use super::network::{ClientEnd, Way};
 use super::node::{Cause, Door, Memory};
 use super::plan::Class;
 use super::queue::Event;
+use super::rare::Rare;
 use super::redis::{Data, Entry, Value};
 use super::timeline::Millis;
 
@@ -55,6 +56,8 @@ pub enum Fault {
     StepBack,
     /// A node's data is flushed.
     Flush,
+    /// The data of another database is flushed.
+    FlushElsewhere,
     /// A node evicts a key.
     Evict,
     /// A replica takes a node's place.
@@ -78,7 +81,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 31] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -99,6 +102,7 @@ impl Fault {
         Fault::StepForward,
         Fault::StepBack,
         Fault::Flush,
+        Fault::FlushElsewhere,
         Fault::Evict,
         Fault::Failover,
         Fault::Rdb,
@@ -127,6 +131,7 @@ impl Fault {
             | Fault::Poison
             | Fault::Surplus
             | Fault::ForeignKey
+            | Fault::FlushElsewhere
             | Fault::Jump => true,
             Fault::Save | Fault::Loss => class != Class::Durable,
             // Whoever guards nothing may count a process twice.
@@ -217,6 +222,7 @@ impl World {
             }
             Fault::StepBack => self.nodes[node].clock.step(self.now, -(length as i64)),
             Fault::Flush => self.wipe(node),
+            Fault::FlushElsewhere => self.wipe_another(node),
             Fault::Evict => self.evict(node),
             Fault::Failover => self.fail_over(node),
             Fault::Rdb => {
@@ -244,11 +250,37 @@ impl World {
 
     /// A node's data is flushed, its marker with it.
     pub fn wipe(&mut self, node: usize) {
-        let cause = if self.plan.has_marker { Cause::Lost } else { Cause::Unseen };
-        let marker = (self.plan.db, b"marker".to_vec());
-        let it = &mut self.nodes[node];
-        it.lost_marker |= it.redis.data.contains_key(&marker);
-        it.replace(self.now, Data::new(), cause);
+        let told = self.tell_flush(node);
+        self.nodes[node].replace(self.now, Data::new(), Cause::Flushed, told);
+    }
+
+    /// Another database of the node is flushed: nothing is lost that anybody locks.
+    fn wipe_another(&mut self, node: usize) {
+        let told = self.tell_flush(node);
+        self.rare.hit_if(!told.is_empty(), Rare::FlushElsewhere);
+    }
+
+    /// Tells the connections that track keys of a flush. Returns those.
+    pub fn tell_flush(&mut self, node: usize) -> Vec<usize> {
+        if !self.nodes[node].is_up {
+            return Vec::new();
+        }
+        let sessions: Vec<(usize, u64)> = self.nodes[node]
+            .connections
+            .iter()
+            .map(|id| (*id, &self.connections[*id]))
+            .filter(|(_, it)| it.session.is_tracking && it.reaches_server())
+            .map(|(id, it)| (id, it.session.id))
+            .collect();
+        let open = sessions.iter().map(|(_, session)| *session).collect();
+        let redis = &mut self.nodes[node].redis;
+        redis.open = open;
+        redis.listeners.pushes.clear();
+        redis.tell_flush();
+        for (session, push) in std::mem::take(&mut redis.listeners.pushes) {
+            self.push_to(node, session, &push);
+        }
+        sessions.into_iter().map(|(id, _)| id).collect()
     }
 
     /// The wall clock of a client's machine is set forward.

@@ -34,8 +34,7 @@ pub enum Asks<'a> {
 /// What a command asks for, if it is about counters.
 pub fn asks<'a>(words: &[&'a [u8]]) -> Option<Asks<'a>> {
     match *words {
-        [b"EVAL", _, b"2", key, FENCE, token, _, bucket, proposal]
-        | [b"EVAL", _, b"3", key, _, FENCE, token, _, _, bucket, proposal] => {
+        [b"EVAL", _, b"2", key, FENCE, token, _, bucket, proposal] => {
             Some(Asks::Set { key, token, bucket, proposal })
         }
         [b"EVAL", _, b"2", _, FENCE, token, bucket, _] => Some(Asks::Raise { token, bucket }),

@@ -11,7 +11,7 @@ use super::network::{Trust, Yes};
 use super::node::{companion, companion_token};
 use super::own::NOBODY;
 use super::rare::Rare;
-use super::redis::{Change, ChangeKind, Key, Value};
+use super::redis::{Change, ChangeKind, Key, Value, is_marker};
 use super::timeline::Short;
 use super::wire::Reply;
 use crate::scripts::{
@@ -57,19 +57,19 @@ pub struct Form<'a> {
     pub value: &'a [u8],
 }
 
-/// The scripts, without and with a check of the flush marker.
-const SCRIPTS: [([&str; 2], What, Step); 11] = [
+/// The scripts.
+const SCRIPTS: [(&str, What, Step); 11] = [
     (TAKE_ALL, What::All, Step::Take),
     (KEEP_ALL, What::All, Step::Keep),
-    ([FREE_ALL; 2], What::All, Step::Free),
+    (FREE_ALL, What::All, Step::Free),
     (TAKE_SHARED, What::Shared, Step::Take),
     (KEEP_SHARED, What::Shared, Step::Keep),
-    ([FREE_SHARED; 2], What::Shared, Step::Free),
+    (FREE_SHARED, What::Shared, Step::Free),
     (TAKE_EXCLUSIVE, What::Exclusive, Step::Take),
     (TAKE_SLOT, What::Slot, Step::Take),
     (TAKE_AS, What::As, Step::Take),
     (KEEP_AS, What::As, Step::Keep),
-    ([FREE_AS; 2], What::As, Step::Free),
+    (FREE_AS, What::As, Step::Free),
 ];
 
 /// What a command is about, if it is one of these.
@@ -78,11 +78,9 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
         return None;
     };
     // A trial may stand in front of it.
-    let is_sent = |it: &&str| script.ends_with(it.as_bytes());
-    let (both, what, step) = *SCRIPTS.iter().find(|it| it.0.iter().any(&is_sent))?;
+    let (_, what, step) = *SCRIPTS.iter().find(|it| script.ends_with(it.0.as_bytes()))?;
     let count = std::str::from_utf8(count).ok()?.parse().ok()?;
     let (keys, args) = rest.split_at_checked(count)?;
-    let keys = &keys[usize::from(!is_sent(&both[0]))..];
     let &[token, ttl, extra, ..] = args else {
         return None;
     };
@@ -103,14 +101,14 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
 
 /// The command of a plain lock that is the same for checks.
 pub fn as_plain<'a>(command: &Command<'a>) -> Command<'a> {
-    let Command::OfKind(KindCommand { step, key, token, ttl, marker, .. }) = *command else {
+    let Command::OfKind(KindCommand { step, key, token, ttl, .. }) = *command else {
         return *command;
     };
     let key = key.as_bytes();
     match step {
-        KindStep::Take { .. } => Command::Acquire { key, token, ttl, marker },
+        KindStep::Take { .. } => Command::Acquire { key, token, ttl },
         KindStep::Keep => Command::Extend { key, token, ttl },
-        KindStep::Heal => Command::Heal { key, token, ttl, marker },
+        KindStep::Heal => Command::Heal { key, token, ttl },
         KindStep::Free => Command::Release { key, token, with: ReleaseWith::Script },
         KindStep::Look => Command::Inspect { key },
     }
@@ -198,7 +196,7 @@ impl World {
                 Value::Sorted(members) => members.get(form.token).is_some_and(|until| *until > now),
                 _ => false,
             });
-        for change in changes.iter().filter(|it| it.key.1 != b"marker" && !is_intent(&it.key.1)) {
+        for change in changes.iter().filter(|it| !is_marker(&it.key.1) && !is_intent(&it.key.1)) {
             let before = change.before.clone();
             let is_own = matches!(&before, Some(Value::Text(text)) if text == form.token);
             let is_wrong = match (change.kind, &before) {
@@ -292,7 +290,7 @@ impl World {
                 (ChangeKind::Delete, Step::Take) => change.key == beside,
                 _ => false,
             };
-            change.key.1 != b"marker" && !(is_own && fits && may)
+            !(is_marker(&change.key.1) || is_own && fits && may)
         };
         if let Some(change) = changes.iter().find(kinds) {
             let (kind, name) = (change.kind, change.key.1.escape_ascii().to_string());
@@ -337,8 +335,8 @@ impl World {
             return;
         };
         let is_extension = match form.step {
-            Step::Take if vote == 1 || vote < 0 => false,
-            Step::Keep if matches!(vote, 1 | 2) || vote < 0 => true,
+            Step::Take if vote == 1 => false,
+            Step::Keep if matches!(vote, 1 | 2) => true,
             _ => return,
         };
         let Ok(token) = <[u8; 40]>::try_from(form.token) else {
@@ -346,21 +344,16 @@ impl World {
         };
         let db = self.connections[id].session.db;
         let keys: Vec<Key> = form.keys.iter().map(|key| (db, key.to_vec())).collect();
-        let is_flushed = vote < 0;
-        if is_flushed && !keys.iter().all(|key| self.nodes[node].has(key, &token)) {
-            return;
-        }
-        if vote > 0 {
-            self.check_granted(node, form, &keys, vote);
-        }
+        self.check_granted(node, form, &keys, vote);
+        let who = self.who(id);
         let connection = &self.connections[id];
         let (index, told_at) = (connection.answered, connection.role_told_at);
-        let known = keys.iter().map(|key| self.nodes[node].memory(self.now, key, &token, told_at));
+        let known = keys.iter().map(|key| self.nodes[node].memory(self.now, key, &token, who));
         let known = known.max().unwrap_or(Trust::Full);
         let memory = if connection.said_evicts { Trust::No } else { known };
         let role = self.nodes[node].role(told_at);
         let (is_healed, at) = (vote == 2, self.now);
-        let yes = Yes { index, token, is_extension, is_flushed, is_healed, at, memory, role };
+        let yes = Yes { index, token, is_extension, is_healed, at, memory, role };
         self.connections[id].yeses.push_back(yes);
     }
 

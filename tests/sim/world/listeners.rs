@@ -33,19 +33,29 @@ fn name(word: &str) -> Reply {
 }
 
 impl Redis {
+    /// `HELLO 3 [AUTH user password] [SETNAME name]`.
     pub fn hello(&self, session: &mut Session, words: &[&[u8]]) -> Reply {
-        let number = match words {
-            [_] => session.protocol_number(),
-            [_, b"2"] => 2,
-            [_, b"3"] => 3,
-            [_, other] if other.iter().all(u8::is_ascii_digit) => {
-                return Reply::error("NOPROTO unsupported protocol version");
-            }
-            [_, _] => {
-                return Reply::error("ERR Protocol version is not an integer or out of range");
-            }
-            _ => return Reply::error("ERR Syntax error in HELLO option"),
+        let (number, mut rest) = match words {
+            [_, b"3", rest @ ..] => (3, rest),
+            [_, b"2", rest @ ..] => (2, rest),
+            _ => return Reply::error("NOPROTO unsupported protocol version"),
         };
+        if let [b"AUTH", user, password, others @ ..] = rest {
+            let is_free = self.server.password.is_none() && *user == b"default";
+            let answer = self.authenticate(session, &[*user, *password]);
+            if answer != Reply::OK && !is_free {
+                return answer;
+            }
+            rest = others;
+        }
+        if self.server.password.is_some() && !session.is_authenticated {
+            return Reply::error(
+                "NOAUTH HELLO must be called with the client already authenticated",
+            );
+        }
+        if !matches!(rest, [] | [b"SETNAME", _]) {
+            return Reply::error("ERR Syntax error in HELLO option");
+        }
         session.protocol = if number == 3 { Protocol::Resp3 } else { Protocol::Resp2 };
         let role = if self.server.is_replica { "replica" } else { "master" };
         Reply::Map(vec![

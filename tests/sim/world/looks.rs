@@ -1,9 +1,10 @@
 //! How clients look at servers' clocks and roles, and what they have to notice.
 //!
-//! Who guards looks at both before each SET or extension whose last look is older than ten
-//! milliseconds, and at the clock in any case if the node has refused a SET within a second: then
-//! the look leaves together with the SET, before it. What happens between a look and the command
-//! behind it goes unnoticed, and so does what no look can see.
+//! Who guards looks at the clock before each SET or extension whose last look is older than ten
+//! milliseconds, and in any case if the node has refused a SET within a second: then the look
+//! leaves together with the SET, before it. At the role they look if the last look is older than a
+//! second. What happens between a look and the command behind it goes unnoticed, and so does what
+//! no look can see and no server tells.
 
 use muxlock::LockToken;
 use muxlock::node::NodeState;
@@ -15,8 +16,9 @@ use super::clock::{MILLI, SECOND};
 use super::rare::Rare;
 use super::timeline::Short;
 
-/// For so long, a look need not be repeated.
+/// For so long, a look at the clock need not be repeated, and one at the role.
 const FRESH: u64 = 10 * MILLI;
+const ROLE_FRESH: u64 = SECOND;
 /// For so long after a refusal, the clock is looked at before each SET.
 const WAITING: u64 = SECOND;
 /// A jump must be larger than this, beside drift and round trips, to stand out.
@@ -58,11 +60,11 @@ impl Looks {
     /// What was missing before a SET that was asked for at `asked`, and is sent at `told`, in the
     /// pass.
     fn missing(&self, (asked, told): (u64, u64), pass: u64) -> Option<&'static str> {
-        let is_stale = |at: Option<u64>| at.is_none_or(|at| at + FRESH <= asked);
+        let is_stale = |at: Option<u64>, fresh| at.is_none_or(|at| at + fresh <= asked);
         let is_waiting = self.refused_at.is_some_and(|at| at < asked && told < at + WAITING);
-        if is_stale(self.clock_at) || is_waiting && self.clock_in != pass {
+        if is_stale(self.clock_at, FRESH) || is_waiting && self.clock_in != pass {
             Some("clock")
-        } else if is_stale(self.role_at) {
+        } else if is_stale(self.role_at, ROLE_FRESH) {
             Some("role")
         } else {
             None

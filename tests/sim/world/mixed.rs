@@ -33,7 +33,7 @@ const PATIENCE: u64 = 90 * SECOND;
 /// The most locks of a client before each has had one.
 const FIRST_MAX: u32 = 200;
 /// The most locks of each other client while one waits in the same queue.
-const TURNS_MAX: u32 = 24;
+const TURNS_MAX: u32 = 32;
 /// The same for one that waits in another queue, for another of its names or at another node. Those
 /// who take turns there do not see it, and it asks after delays that grow. A set joins them after
 /// its third refusal, within six overtake delays of its first (K9).

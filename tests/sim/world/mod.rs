@@ -326,7 +326,8 @@ impl World {
 
     /// A marker that was left long ago: nobody waits for the node.
     fn leave_marker(&mut self, node: usize) {
-        let value = redis::Value::Text((EPOCH / MILLI - 1_000).to_string().into_bytes());
+        let text = format!("!{:016x}{}", 0, EPOCH / 1_000 - 1_000_000_000);
+        let value = redis::Value::Text(text.into_bytes());
         let entry = redis::Entry { value, expires: None, written: 0, extended: 0 };
         let key = (self.plan.db, b"marker".to_vec());
         self.nodes[node].redis.data.insert(key, entry);

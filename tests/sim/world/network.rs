@@ -139,8 +139,6 @@ pub struct Yes {
     pub token: [u8; 40],
     /// Whether it is an answer to an extension, and not to a SET.
     pub is_extension: bool,
-    /// The key was set, and the server must not vote: its marker was gone.
-    pub is_flushed: bool,
     pub is_healed: bool,
     /// When it was said, in true time.
     pub at: u64,
@@ -196,6 +194,8 @@ pub struct Connection {
     /// When a second connection was opened beside it, by the client's clock, and when the server
     /// may answer there.
     pub beside: Option<(Moment, u64)>,
+    /// When it was first told, and last, how many keys the server has evicted, in true time.
+    pub evictions_told_at: Option<(u64, u64)>,
     /// Where what no client should accept ends.
     pub poisoned: Option<usize>,
     /// When the client last read a reply.
@@ -239,6 +239,7 @@ impl Connection {
             said: VecDeque::new(),
             asked: VecDeque::new(),
             beside: None,
+            evictions_told_at: None,
             poisoned: None,
             read_at: 0,
             closed_at: u64::MAX,

@@ -37,6 +37,8 @@ pub struct Forgotten {
     cause: Cause,
     /// Whether the server's clock was set forward since: what it says of its age is not true.
     is_masked: bool,
+    /// The connections that were told.
+    told: Vec<usize>,
 }
 
 /// Why a key was forgotten.
@@ -49,8 +51,22 @@ pub enum Cause {
     Resynced(u64),
     /// The wall clock was set forward: what was seen of it before says so.
     Stepped,
-    /// Nothing tells of it.
-    Unseen,
+    /// It evicted the key, at this time.
+    Evicted(u64),
+    /// It was flushed. Those that look at the age of a marker see it, and those that were told.
+    Flushed,
+}
+
+/// Who asks a node for a vote.
+#[derive(Clone, Copy)]
+pub struct Who {
+    pub connection: usize,
+    /// When it was told the role on it.
+    pub role_told_at: u64,
+    /// When it was first told, and last, how many keys were evicted.
+    pub evictions_told_at: Option<(u64, u64)>,
+    /// Whether it looks at the age of the marker.
+    pub is_marking: bool,
 }
 
 /// A node.
@@ -77,8 +93,6 @@ pub struct Node {
     pub was_forgetful: bool,
     /// Whether its next reply is followed by what no client should accept.
     pub is_poisonous: bool,
-    /// Whether its marker was flushed and nobody has noticed yet.
-    pub lost_marker: bool,
     /// Whether the next process will claim to be older than it is.
     pub lies: bool,
     pub refuses_until: u64,
@@ -115,7 +129,6 @@ impl Node {
             forgotten: Vec::new(),
             was_forgetful: false,
             is_poisonous: false,
-            lost_marker: false,
             lies: false,
             refuses_until: 0,
             replica_until: 0,
@@ -142,6 +155,11 @@ impl Node {
         self.saved = self.redis.data.clone();
     }
 
+    /// What it last saved.
+    pub fn saved(&self) -> Data {
+        self.saved.clone()
+    }
+
     /// Ends the process; what the next one will find is decided now. Returns whether a lock was
     /// forgotten that may be held.
     pub fn crash(&mut self, now: u64, memory: Memory) -> bool {
@@ -158,7 +176,7 @@ impl Node {
             }
         };
         self.is_up = false;
-        self.replace(now, kept, Cause::Lost)
+        self.replace(now, kept, Cause::Lost, Vec::new())
     }
 
     /// Sets the wall clock forward: keys end early, and the process seems older than it is.
@@ -172,7 +190,8 @@ impl Node {
             let until = expires.map(|at| self.clock.when((at + 1) * MILLI).min(now + ttl_max));
             if let Some(until) = until.filter(|until| *until > now) {
                 let (key, value, cause) = (key.clone(), entry.value.clone(), Cause::Stepped);
-                self.forgotten.push(Forgotten { key, value, until, cause, is_masked: false });
+                let (is_masked, told) = (false, Vec::new());
+                self.forgotten.push(Forgotten { key, value, until, cause, is_masked, told });
             }
         }
         self.clock.step(now, length as i64);
@@ -188,7 +207,7 @@ impl Node {
     }
 
     /// Puts other data in the place of what is there, and notes what is missing then.
-    pub fn replace(&mut self, now: u64, data: Data, cause: Cause) -> bool {
+    pub fn replace(&mut self, now: u64, data: Data, cause: Cause, told: Vec<usize>) -> bool {
         let old = std::mem::replace(&mut self.redis.data, data);
         self.forgotten.retain(|forgotten| forgotten.until > now);
         let before = self.forgotten.len();
@@ -198,8 +217,8 @@ impl Node {
                 kept.is_some_and(|kept| kept.value == entry.value && kept.expires >= entry.expires);
             if let (false, Some(until)) = (is_kept, self.believed_until(now, &entry)) {
                 if until > now {
-                    let value = entry.value;
-                    self.forgotten.push(Forgotten { key, value, until, cause, is_masked: false });
+                    let (value, is_masked, told) = (entry.value, false, told.clone());
+                    self.forgotten.push(Forgotten { key, value, until, cause, is_masked, told });
                 }
             }
         }
@@ -235,8 +254,9 @@ impl Node {
     }
 
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
-    /// with this token who was told the role at `role_told_at`.
-    pub fn memory(&self, now: u64, key: &Key, token: &[u8], role_told_at: u64) -> Trust {
+    /// with this token on this connection, who was told the role at `role_told_at`.
+    pub fn memory(&self, now: u64, key: &Key, token: &[u8], who: Who) -> Trust {
+        let Who { connection, role_told_at, evictions_told_at, is_marking } = who;
         // Whoever was told so waits for each lock that it may lack, lost or not.
         let is_new = |at: u64| role_told_at >= at && now < at + self.ttl_max;
         if self.promoted_at.is_some_and(is_new) {
@@ -245,12 +265,18 @@ impl Node {
         let is_of = |other: &Key| other == key || *other == companion(key);
         let forgotten = self.forgotten.iter().filter(|it| is_of(&it.key) && now < it.until);
         let trust = |it: &Forgotten| match it.cause {
+            _ if it.told.contains(&connection) => Trust::No,
+            Cause::Flushed if is_marking => Trust::No,
+            Cause::Evicted(at) => match evictions_told_at {
+                Some((first, last)) if first < at && at < last => Trust::No,
+                _ => Trust::Blind,
+            },
             Cause::Lost if it.is_masked => Trust::Blind,
             Cause::Lost => Trust::No,
             Cause::Resynced(since) if role_told_at >= since => Trust::No,
             // Who extends has it again.
             Cause::Stepped if holds(&it.value, token) => Trust::Full,
-            Cause::Resynced(_) | Cause::Stepped | Cause::Unseen => Trust::Blind,
+            Cause::Resynced(_) | Cause::Stepped | Cause::Flushed => Trust::Blind,
         };
         forgotten.map(trust).max().unwrap_or(Trust::Full)
     }

@@ -254,7 +254,7 @@ impl Plan {
     }
 
     /// Whether this client looks for a flush: those of another make do not.
-    fn is_marking(&self, client: usize) -> bool {
+    pub fn is_marking(&self, client: usize) -> bool {
         self.has_marker && client >= self.unguarded_clients
     }
 

@@ -10,7 +10,6 @@ use super::listeners::Listeners;
 use super::script;
 use super::server::{Refusal, Server};
 use super::wire::{Protocol, Reply};
-use crate::scripts::SET_MARKED;
 
 const DATABASES: u64 = 16;
 
@@ -81,12 +80,6 @@ pub struct Session {
     pub is_caching: bool,
     /// Whether its user may not subscribe to its channel.
     pub is_barred: bool,
-}
-
-impl Session {
-    pub fn protocol_number(&self) -> i64 {
-        if self.protocol == Protocol::Resp3 { 3 } else { 2 }
-    }
 }
 
 /// A process.
@@ -243,7 +236,7 @@ impl Redis {
     fn refusal(&self, session: &Session, spec: &Spec, words: &[&[u8]]) -> Option<String> {
         let server = &self.server;
         let needs_password = server.password.is_some() && !session.is_authenticated;
-        if needs_password && spec.name != "auth" {
+        if needs_password && !matches!(spec.name, "auth" | "hello") {
             return Some("NOAUTH Authentication required.".into());
         }
         if session.is_barred && spec.name == "subscribe" {
@@ -284,7 +277,7 @@ impl Redis {
             "READONLY You can't write against a read only replica."
         } else if !spec.while_loading && server.is_loading {
             "LOADING Redis is loading the dataset in memory"
-        } else if spec.name != "auth" && server.refuses(Refusal::Busy) {
+        } else if !matches!(spec.name, "auth" | "hello") && server.refuses(Refusal::Busy) {
             "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
         } else {
             return None;
@@ -292,7 +285,7 @@ impl Redis {
         Some(text.into())
     }
 
-    fn authenticate(&self, session: &mut Session, words: &[&[u8]]) -> Reply {
+    pub fn authenticate(&self, session: &mut Session, words: &[&[u8]]) -> Reply {
         let Some(expected) = &self.server.password else {
             return Reply::error(
                 "ERR AUTH <password> called without any password configured for the default \
@@ -468,9 +461,9 @@ pub fn is_queue(key: &[u8]) -> bool {
     key.ends_with(b":muxlock:queue")
 }
 
-/// Whether a script that checks the flush marker sets the key only, and extends nothing.
-pub fn is_set(script: &[u8]) -> bool {
-    script == SET_MARKED.as_bytes()
+/// Whether a key is that which a flush deletes.
+pub fn is_marker(key: &[u8]) -> bool {
+    key == b"marker" || key.ends_with(b"muxlock:marker")
 }
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";

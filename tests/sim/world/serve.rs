@@ -7,18 +7,17 @@ use super::fences::{Asks, FENCE, asks};
 use super::forms::form;
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::newcomers::is_sighting;
+use super::node::Who;
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{Change, ChangeKind, compared, is_queue, is_set};
+use super::redis::{Change, ChangeKind, compared, is_queue};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
 use crate::scripts::{EXTEND_OR_SET, HASHES};
 
-/// What no client that speaks RESP2 to a lock server expects, from its first byte on.
-const POISONS: [&[u8]; 4] = [b"HTTP/1.1 400 Bad Request\r\n", b">2\r\n", b"_\r\n", b"*-7\r\n"];
-/// A client that has asked for RESP3 expects such things.
-const STRANGE_IN_RESP2: [&[u8]; 2] = [POISONS[1], POISONS[2]];
+/// What no client of a lock server expects, from its first byte on.
+const POISONS: [&[u8]; 2] = [b"HTTP/1.1 400 Bad Request\r\n", b"*-7\r\n"];
 /// Errors that a reply may be for no reason that lasts.
 const STRAYS: [&str; 4] = [
     "LOADING Redis is loading the dataset in memory",
@@ -248,10 +247,6 @@ impl World {
         } else if let [b"CLIENT", b"KILL", _, old] = words {
             self.spare(node, old);
         }
-        if let ([b"CLIENT", b"ID"], Reply::Error(_)) = (words, &reply) {
-            // Nobody can name it to end it.
-            self.connections[id].outlived_kill = true;
-        }
         if let [b"TIME"] = words {
             let said = matches!(reply, Reply::Array(_)).then_some(wall);
             let connection = &mut self.connections[id];
@@ -265,10 +260,7 @@ impl World {
         self.digest.add(out.len() as u64);
         if std::mem::take(&mut self.nodes[node].is_poisonous) {
             let sent = self.connections[id].down.sent() + out.len();
-            let mut poison = self.choices.pick(&POISONS);
-            if self.plan.waits && STRANGE_IN_RESP2.contains(&poison) {
-                poison = POISONS[0];
-            }
+            let poison = self.choices.pick(&POISONS);
             self.connections[id].poisoned.get_or_insert(sent + poison.len());
             out.extend_from_slice(poison);
             self.rare.hit(Rare::Poisoned);
@@ -297,7 +289,7 @@ impl World {
         self.watch_ends(node);
     }
 
-    fn push_to(&mut self, node: usize, session: u64, push: &Reply) {
+    pub fn push_to(&mut self, node: usize, session: u64, push: &Reply) {
         let is_it = |id: &&usize| {
             self.connections[**id].session.id == session && self.connections[**id].reaches_server()
         };
@@ -351,6 +343,13 @@ impl World {
         self.watch_ends(node);
     }
 
+    /// Who asks on this connection.
+    pub fn who(&self, id: usize) -> Who {
+        let Connection { client, role_told_at, evictions_told_at, .. } = self.connections[id];
+        let is_marking = self.plan.is_marking(client);
+        Who { connection: id, role_told_at, evictions_told_at, is_marking }
+    }
+
     /// Keeps a yes, to compare it with what the client makes of it.
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
         if let Some(form) = form(words) {
@@ -359,16 +358,10 @@ impl World {
         let (token, key, is_extension) = match (words, reply) {
             _ if matches!(asks(words), Some(Asks::Raise { .. })) => return,
             ([b"EVAL", _, b"2", _, queue, ..], _) if is_queue(queue) => return,
-            ([b"EVAL", _, b"3", key, _, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
-                (token, key, false)
-            }
             ([b"EVAL", _, b"2", key, FENCE, token, ..], Reply::Integer(vote)) if *vote != 0 => {
                 (token, key, false)
             }
             ([b"SET", key, token, ..], Reply::Status("OK")) => (token, key, false),
-            ([b"EVAL", script, b"2", key, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
-                (token, key, !is_set(script))
-            }
             ([b"EVAL", _, b"1", key, token, ..], Reply::Integer(1 | 2)) if !deletes => {
                 (token, key, true)
             }
@@ -378,17 +371,14 @@ impl World {
             return;
         };
         let key = (self.connections[id].session.db, key.to_vec());
-        let is_flushed = matches!(reply, Reply::Integer(..0));
-        if is_flushed && !self.nodes[node].has(&key, &token) {
-            return;
-        }
+        let who = self.who(id);
         let connection = &mut self.connections[id];
         let (index, told_at) = (connection.answered, connection.role_told_at);
-        let known = self.nodes[node].memory(self.now, &key, &token, told_at);
+        let known = self.nodes[node].memory(self.now, &key, &token, who);
         let memory = if connection.said_evicts { Trust::No } else { known };
         let role = self.nodes[node].role(told_at);
         let (is_healed, at) = (matches!(reply, Reply::Integer(2)), self.now);
-        let yes = Yes { index, token, is_extension, is_flushed, is_healed, at, memory, role };
+        let yes = Yes { index, token, is_extension, is_healed, at, memory, role };
         connection.yeses.push_back(yes);
     }
 
@@ -467,13 +457,14 @@ impl World {
                 let is_promoted = !server.is_replica && server.second_offset != -1;
                 self.rare.hit_if(is_promoted, Rare::Promoted);
             }
+            (Reply::Verbatim(_), [b"INFO", b"stats"]) => {
+                let now = self.now;
+                let told = &mut self.connections[id].evictions_told_at;
+                *told = Some((told.map_or(now, |(first, _)| first), now));
+            }
             (Reply::Verbatim(_), [b"INFO", b"memory"]) => {
                 let server = &self.nodes[node].redis.server;
                 self.connections[id].said_evicts = server.evicts();
-            }
-            (Reply::Integer(..0), [_, _, _, _, b"marker", ..]) => {
-                let was_flushed = std::mem::take(&mut self.nodes[node].lost_marker);
-                self.rare.hit_if(was_flushed, Rare::FlushNoticed);
             }
             _ => {}
         }

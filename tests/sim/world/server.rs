@@ -88,6 +88,8 @@ pub struct Server {
     pub password: Option<String>,
     pub max_memory: u64,
     pub policy: &'static str,
+    /// How many keys it has evicted.
+    pub evicted: u64,
     pub refusals: Vec<Refusal>,
     /// Whether `CLIENT KILL` is what [`Refusal::Permission`] forbids, and not writing.
     pub forbids_kill: bool,
@@ -122,6 +124,7 @@ impl Server {
             password: None,
             max_memory: 0,
             policy: "noeviction",
+            evicted: 0,
             refusals: Vec::new(),
             forbids_kill: false,
             cluster_error: "CLUSTERDOWN Hash slot not served",
@@ -178,7 +181,7 @@ impl Server {
             sections.is_empty()
                 || sections.iter().any(|word| word.eq_ignore_ascii_case(name.as_bytes()))
         };
-        for name in ["Server", "Clients", "Memory", "Persistence", "Replication"] {
+        for name in ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication"] {
             if !wanted(name) {
                 continue;
             }
@@ -190,6 +193,7 @@ impl Server {
                 "Server" => self.describe_process(&mut out, wall),
                 "Clients" => field(&mut out, format_args!("connected_clients:{clients}")),
                 "Memory" => self.describe_memory(&mut out),
+                "Stats" => field(&mut out, format_args!("evicted_keys:{}", self.evicted)),
                 "Persistence" => self.describe_persistence(&mut out),
                 _ => self.describe_replication(&mut out),
             }

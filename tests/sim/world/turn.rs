@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use muxlock::error::ProtocolError;
 use muxlock::node::NodeOutcome;
-use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, WaitMessage};
-use muxlock::resp::{self, Protocol, meaning};
+use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Shape, WaitMessage};
+use muxlock::resp::{self, meaning};
 use muxlock::{LockToken, Moment};
 
 use super::World;
@@ -196,7 +196,7 @@ impl World {
     fn pass_replies(&mut self, client: usize, slot: usize, id: usize) -> bool {
         loop {
             self.pass_grants(client, slot, id);
-            if self.pass_checked(client, slot, id) {
+            if self.pass_told(client, slot, id) {
                 continue;
             }
             if self.clients[client].slots[slot].reader.is_at_push() {
@@ -212,7 +212,8 @@ impl World {
                     self.note_reply(client, slot, id);
                     let now = self.client_now(client);
                     self.note_told(client, slot, id);
-                    if reply == Reply::Nil {
+                    let is_vote = self.clients[client].engine.node(slot).awaits() == Shape::Vote;
+                    if is_vote && reply == Reply::Nil {
                         self.note_refused(client, slot);
                     }
                     self.timeline.note(self.now, || {
@@ -229,33 +230,17 @@ impl World {
         }
     }
 
-    /// Passes the answers to a check on, if both come next: together, unless the clock goes on
-    /// between them. Returns whether they do.
-    fn pass_checked(&mut self, client: usize, slot: usize, id: usize) -> bool {
-        let Some((time, role)) = self.clients[client].slots[slot].reader.checked() else {
+    /// Passes a server's time on, if it comes next. Returns whether it does.
+    fn pass_told(&mut self, client: usize, slot: usize, id: usize) -> bool {
+        let Some(time) = self.clients[client].slots[slot].reader.time() else {
             return false;
         };
-        let role = *role;
-        let read_at = |world: &mut World, reply: &Reply| {
-            world.note_reply(client, slot, id);
-            let now = world.client_now(client);
-            world.note_told(client, slot, id);
-            let text = || format!("client {client} reads {reply:?} from node {slot}");
-            world.timeline.note(world.now, text);
-            now
-        };
-        let (told, said) = (Reply::Time(time), Reply::Replication(role));
-        let first = read_at(self, &told);
-        let between = self.client_now(client);
-        let second = read_at(self, &said);
-        let engine = &mut self.clients[client].engine;
-        if first == between && between == second {
-            engine.handle_node(first, slot, NodeEvent::Checked(time, &role));
-        } else {
-            engine.handle_reply(first, slot, told);
-            engine.advance(between);
-            engine.handle_reply(second, slot, said);
-        }
+        self.note_reply(client, slot, id);
+        let now = self.client_now(client);
+        self.note_told(client, slot, id);
+        let text = || format!("client {client} reads {time:?} from node {slot}");
+        self.timeline.note(self.now, text);
+        self.clients[client].engine.handle_node(now, slot, NodeEvent::Told(time));
         true
     }
 
@@ -269,6 +254,7 @@ impl World {
                 self.timeline
                     .note(self.now, || format!("client {client} is told {push:?} by node {slot}"));
                 it.engine.handle_push(now, slot, push);
+                self.rare.hit_if(push == Push::Flushed, Rare::FlushTold);
                 matches!(push, Push::Subscribed(_))
             }
             Err(error) => {
@@ -380,7 +366,7 @@ impl World {
         let mut handed_out = Vec::new();
         let (mut fenced, mut raised) = (Vec::new(), Vec::new());
         let it = &mut self.clients[client];
-        let in_quarantine = it.slots_in_quarantine();
+        let in_quarantine = it.slots_in_quarantine(self.plan.node_timeout);
         let is_guarding = self.plan.is_guarding(client);
         it.batch.clear();
         // Since then the engine may have begun a renewal, whatever held the process up.
@@ -466,11 +452,6 @@ impl World {
                         Command::Info(Section::Replication) => {
                             let told = it.told;
                             nodes.iter().for_each(|slot| it.looks[slot].role_at = Some(told));
-                        }
-                        Command::Wait(WaitMessage::Hello) => {
-                            for slot in nodes.iter() {
-                                it.slots[slot].reader.speak(Protocol::Resp3);
-                            }
                         }
                         Command::Release { token, .. }
                         | Command::Wait(WaitMessage::ReleaseAtQueue { token, .. }) => {

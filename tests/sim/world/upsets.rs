@@ -10,7 +10,7 @@ use super::vigil::Upset;
 /// Longer than anybody waits for a lock that is free.
 const ENDS_LATE: u64 = 100 * SECOND;
 /// What a client needs to be told of a change.
-const RIGHT: &str = "client|tracking";
+const RIGHT: &str = "client|caching";
 
 impl Upset {
     /// Whether it is about a node, and the others must vote.

@@ -6,16 +6,15 @@ use crate::outcome::{NodeOutcome, ServerErrorKind, Unfit};
 use crate::proto::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo, Trial};
 use crate::proto::request::{HandshakeStep, Question};
 
-/// What servers say to a password if they have none.
-const HAS_NO_PASSWORD: [&str; 2] = ["without any password", "no password is set"];
-/// The steps that every connection takes, in order.
+/// The steps that every connection takes after the first, in order.
 const COMMON: [HandshakeStep; 7] = [
-    HandshakeStep::SetName,
-    HandshakeStep::ClientId,
+    // In front of all that the server says about itself, so that no flush is missed.
+    HandshakeStep::Track,
     HandshakeStep::Info(Section::Server),
     HandshakeStep::Info(Section::Replication),
     HandshakeStep::Info(Section::Memory),
     HandshakeStep::Info(Section::Persistence),
+    HandshakeStep::Info(Section::Stats),
     // After the role: at this time the server certainly was what it says.
     HandshakeStep::Time,
 ];
@@ -24,21 +23,26 @@ const COMMON: [HandshakeStep; 7] = [
 const NO_SUCH_DATABASE: &str =
     "the server has fewer databases than the address needs (databases in redis.conf, usually 16)";
 
+/// Why a server has refused `HELLO`.
+const NO_HELLO: &str = "the client needs HELLO 3, which servers have from Redis 6.0 on";
+
 impl Node {
     /// The steps of a handshake with this node.
     pub(crate) fn steps(&self) -> impl Iterator<Item = HandshakeStep> + use<> {
         let (settings, asks) = (self.guard.settings(), self.guard.asks_for_sighting());
-        let first = self.credentials.is_some().then_some(HandshakeStep::Authenticate);
-        let second = (settings.db != 0).then_some(HandshakeStep::Select);
+        let select = (settings.db != 0).then_some(HandshakeStep::Select);
         let sighting = asks.then_some(HandshakeStep::Sighting);
-        first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([HandshakeStep::Probe])
+        let marker = self.guard.is_distrusted().then_some(HandshakeStep::Marker);
+        let last = sighting.into_iter().chain(marker).chain([HandshakeStep::Probe]);
+        [HandshakeStep::Hello].into_iter().chain(select).chain(COMMON).chain(last)
     }
 
     pub(crate) fn question_command(&self, question: Question) -> Command<'_> {
         match question {
             Question::Handshake(step) => self.step_command(step),
             Question::Time => Command::Time,
-            Question::Role => Command::Info(Section::Replication),
+            Question::Look(section) => Command::Info(section),
+            Question::Marker => self.marker_command(),
             Question::Probe(with) => Command::Probe { key: self.config.probe_key.as_bytes(), with },
             Question::Sight => self.guard.sight_command(),
         }
@@ -46,23 +50,30 @@ impl Node {
 
     fn step_command(&self, step: HandshakeStep) -> Command<'_> {
         match step {
-            HandshakeStep::Authenticate => Command::Authenticate(Credentials {
-                user: self.credentials.as_ref().and_then(|it| it.user.as_deref()),
-                password: self.password().unwrap_or_default(),
-            }),
+            HandshakeStep::Hello => Command::Hello {
+                credentials: self
+                    .credentials
+                    .as_ref()
+                    .map(|it| Credentials { user: it.user.as_deref(), password: &it.password }),
+                name: self.config.client_name.as_bytes(),
+            },
             HandshakeStep::Select => Command::Select { db: self.guard.settings().db },
-            HandshakeStep::SetName => Command::SetName(self.config.client_name.as_bytes()),
-            HandshakeStep::ClientId => Command::ClientId,
+            HandshakeStep::Track => Command::Track,
             HandshakeStep::Info(section) => Command::Info(section),
             HandshakeStep::Time => Command::Time,
             HandshakeStep::Sighting => {
                 Command::Sighting { key: self.config.sighting_key.as_bytes() }
             }
-            HandshakeStep::Probe => Command::Try {
-                key: self.config.probe_key.as_bytes(),
-                trial: if self.config.notices_flushes() { Trial::Marked } else { Trial::Plain },
-            },
+            HandshakeStep::Marker => self.marker_command(),
+            HandshakeStep::Probe => {
+                Command::Try { key: self.config.probe_key.as_bytes(), trial: Trial::Plain }
+            }
         }
+    }
+
+    fn marker_command(&self) -> Command<'_> {
+        let key = self.config.marker_key.as_bytes();
+        Command::Marker { key, id: self.guard.flushes.id() }
     }
 
     pub(super) fn handle_handshake_reply(
@@ -84,26 +95,24 @@ impl Node {
                 return self.handle_time(now, sent_at, reply);
             }
             (_, Reply::Error(error)) => return self.handle_handshake_error(step, error),
-            (
-                HandshakeStep::Authenticate | HandshakeStep::Select | HandshakeStep::SetName,
-                Reply::Ok,
-            ) => {}
-            (HandshakeStep::ClientId, Reply::Integer(id)) => {
-                self.guard.identity.client_id = Some(id)
+            (HandshakeStep::Hello, Reply::Hello { client_id }) => {
+                self.guard.identity.client_id = client_id;
             }
+            (HandshakeStep::Select, Reply::Ok) => {}
+            (HandshakeStep::Track, Reply::Ok) => self.guard.flushes.note_told(),
             (HandshakeStep::Info(_), Reply::Info(info)) => self.guard.identity.server.add(*info),
             (HandshakeStep::Info(Section::Replication), Reply::Replication(reported)) => {
                 self.guard.identity.server.replication = reported;
             }
-            (
-                HandshakeStep::Sighting,
-                // Another one's text may look like anything.
-                reply @ (Reply::Nil
-                | Reply::Sighting(_)
-                | Reply::Info(_)
-                | Reply::Replication(_)
-                | Reply::Owned(_)),
-            ) => self.guard.sightings.note_stored(reply),
+            (HandshakeStep::Sighting, reply) if is_value(&reply) => {
+                self.guard.sightings.note_stored(reply);
+            }
+            (HandshakeStep::Marker, reply) if is_value(&reply) => {
+                self.guard.flushes.note_marker(&reply);
+            }
+            (HandshakeStep::Probe, Reply::Integer(0)) if self.is_read_too_late(now, sent_at) => {
+                return Effect::RepeatHandshake;
+            }
             (HandshakeStep::Probe, Reply::Integer(0)) => return Effect::HandshakeDone,
             (HandshakeStep::Probe, Reply::Missing(command)) => {
                 self.guard.identity.missing = Some(command);
@@ -114,6 +123,13 @@ impl Node {
         Effect::Nothing
     }
 
+    /// Whether a young server may be old by now: nobody has read its answers for long. It is asked
+    /// again once.
+    fn is_read_too_late(&mut self, now: Moment, sent_at: Moment) -> bool {
+        let is_late = now.steadily_since(sent_at) > self.config.node_timeout;
+        is_late && self.guard.may_be_young() && self.link.repeat_handshake()
+    }
+
     fn handle_handshake_error(&mut self, step: HandshakeStep, mut error: ServerError) -> Effect {
         let kind = error.kind;
         // The probe's key prefix may be outside the user's permissions; errors of the locks' own
@@ -121,33 +137,38 @@ impl Node {
         // may not be accessed.
         let is_foreign_key =
             kind == ServerErrorKind::Permission && error.message.contains(" access ");
-        if step == HandshakeStep::Authenticate {
+        if step == HandshakeStep::Hello && kind == ServerErrorKind::Auth {
             // The code is enough, and the rest may contain the password in another form.
             let code = error.message.split(' ').next().unwrap_or_default();
-            let own = match HAS_NO_PASSWORD.iter().any(|text| error.message.contains(text)) {
-                true => Some("the server has no password; leave it out"),
-                false if code == "WRONGPASS" => {
-                    Some("WRONGPASS: the user or the password is wrong")
-                }
-                false => None,
-            };
-            error.message = own.unwrap_or(code).into();
-            match own {
+            match code {
                 // It has no secret. A password such as "wrong" would be masked in it.
-                Some(_) => self.errors.keep(error, None),
-                None => self.keep_error(error),
+                "WRONGPASS" => {
+                    error.message = "WRONGPASS: the user or the password is wrong".into();
+                    self.errors.keep(error, None);
+                }
+                "NOAUTH" => {
+                    error.message = "NOAUTH Authentication required.".into();
+                    self.keep_error(error);
+                }
+                code => {
+                    error.message = code.into();
+                    self.keep_error(error);
+                }
             }
         } else {
+            if step == HandshakeStep::Hello {
+                error.message = format!("{}: {NO_HELLO}", error.message).into();
+            }
             if step == HandshakeStep::Select && error.message.contains("DB index") {
                 error.message = format!("{}: {NO_SUCH_DATABASE}", error.message).into();
             }
             self.keep_error(error);
         }
         match step {
-            // Name and id are optional, and some servers have neither.
-            HandshakeStep::SetName | HandshakeStep::ClientId if !denies_service(kind) => {
-                Effect::Nothing
-            }
+            // Whether that is enough is decided at the end.
+            HandshakeStep::Track if is_forbidden(kind) => Effect::Nothing,
+            // Without it, nobody knows which database was flushed.
+            HandshakeStep::Marker if !denies_service(kind) => Effect::Nothing,
             // Without it, the client waits for the whole time.
             HandshakeStep::Sighting if !denies_service(kind) => {
                 self.note_sighting_refused();
@@ -173,6 +194,19 @@ impl Node {
             _ => Effect::Fail(NodeOutcome::Server(kind)),
         }
     }
+}
+
+/// Whether it may be the value of a key. Another one's text may look like anything.
+pub(super) fn is_value(reply: &Reply) -> bool {
+    matches!(
+        reply,
+        Reply::Nil
+            | Reply::Sighting(_)
+            | Reply::Marker(_)
+            | Reply::Info(_)
+            | Reply::Replication(_)
+            | Reply::Owned(_)
+    )
 }
 
 fn denies_service(kind: ServerErrorKind) -> bool {

@@ -69,6 +69,8 @@ pub(crate) struct Link {
     lost_at: Option<Moment>,
     /// Whether the server has said something on the present connection, or on the last one.
     is_heard: bool,
+    /// Whether the handshake was repeated on the present connection.
+    is_repeated: bool,
     /// Whether the last connection was established, and ended before the server said something.
     ended_unheard: bool,
     /// What the first bytes of the last connection say, if no Redis server has sent them.
@@ -101,6 +103,7 @@ impl Link {
             ready_at: Moment::START,
             lost_at: None,
             is_heard: false,
+            is_repeated: false,
             ended_unheard: false,
             foreign: None,
             endpoint: None,
@@ -117,6 +120,18 @@ impl Link {
             return None;
         };
         Some(if now < deadline { deadline } else { now.after(self.connect_timeout) })
+    }
+
+    /// Whether the handshake may be repeated: once on each connection.
+    pub(super) fn repeat_handshake(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_repeated, true)
+    }
+
+    /// The handshake gets another deadline.
+    pub(crate) fn extend(&mut self, now: Moment) -> Moment {
+        let deadline = now.after(self.connect_timeout);
+        self.state = State::Handshaking { deadline };
+        deadline
     }
 
     pub(super) fn note_heard(&mut self) {
@@ -297,13 +312,13 @@ impl Node {
 
     /// The requested connection is established: the server behind it is not known yet. Returns the
     /// deadline of the handshake.
-    pub(crate) fn connected(&mut self, now: Moment) -> Option<Moment> {
+    pub(crate) fn connected(&mut self, now: Moment, random: u64) -> Option<Moment> {
         // One deadline covers connection and handshake: a peer that accepts and stays silent costs
         // no more than one that does not accept.
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Handshaking { deadline };
-        (self.link.is_heard, self.link.foreign) = (false, None);
-        self.guard.reconnect(now);
+        (self.link.is_heard, self.link.is_repeated, self.link.foreign) = (false, false, None);
+        self.guard.reconnect(now, random);
         self.suspicion.reconnect();
         self.pipeline.forget_least_latency();
         Some(deadline)

@@ -16,8 +16,10 @@ pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 use errors::{Errors, LastError};
 pub(crate) use errors::{is_forbidden, passes};
+use guard::Found;
 use guard::Guard;
 pub(crate) use guard::{Identified, Process};
+use handshake::is_value;
 use link::Link;
 pub(crate) use link::State;
 use pipeline::Pipeline;
@@ -27,7 +29,7 @@ use suspicion::Suspicion;
 use crate::config::{Config, Credentials, Login};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, QuarantineCause, Unfit};
-use crate::proto::command::{Foreign, ReleaseWith, Reply, ServerError};
+use crate::proto::command::{Foreign, ReleaseWith, Replication, Reply, Section, ServerError};
 use crate::proto::kind::Vote;
 use crate::proto::notices::Notice;
 use crate::proto::request::Question;
@@ -53,6 +55,8 @@ pub(crate) enum Effect {
     Nothing,
     /// The last step of the handshake was answered.
     HandshakeDone,
+    /// The same, so late that what the server said of itself is of no use.
+    RepeatHandshake,
     /// The connection must end.
     Fail(NodeOutcome),
     /// An old connection has ended.
@@ -67,6 +71,10 @@ pub(crate) enum Effect {
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
     TimeRefused(Option<Notice>),
+    /// The server is to be asked for the marker again.
+    AskMarker,
+    /// The server may have lost locks, for this reason.
+    Lost(QuarantineCause),
 }
 
 impl Effect {
@@ -127,6 +135,8 @@ impl Node {
                 identified.is_news = self.guard.sightings.is_news(run_id, history);
             }
         }
+        let is_same = matches!(identified.process, Process::Same);
+        identified.flushed_until = self.guard.flushed_until(now, is_same);
         identified
     }
 
@@ -160,7 +170,8 @@ impl Node {
         match asked {
             Question::Handshake(step) => self.handle_handshake_reply(now, step, sent_at, reply),
             Question::Time => self.handle_time(now, sent_at, reply),
-            Question::Role => self.handle_role(reply),
+            Question::Look(section) => self.handle_look(section, reply),
+            Question::Marker => self.handle_marker(reply),
             Question::Probe(with) => self.handle_probed(with, reply),
             Question::Sight => self.handle_sighted(reply),
         }
@@ -435,12 +446,19 @@ fn is_of_endpoint(outcome: NodeOutcome) -> bool {
 
 /// What the answers to questions about the server leave to be done.
 impl Node {
-    /// The reply to a repeated check of the role.
-    fn handle_role(&mut self, reply: Reply) -> Effect {
-        let reported = match reply {
-            Reply::Info(info) => info.replication,
-            Reply::Replication(reported) => reported,
-            Reply::Error(error) => {
+    /// The reply to a look at what the handshake has judged.
+    fn handle_look(&mut self, section: Section, reply: Reply) -> Effect {
+        let effect = match (section, reply) {
+            (Section::Replication, Reply::Info(info)) => self.judge_role(info.replication),
+            (_, Reply::Replication(reported)) => self.judge_role(reported),
+            (_, Reply::Info(info)) => {
+                self.guard.identity.server.add(*info);
+                match self.guard.has_evicted() {
+                    true => Effect::Lost(QuarantineCause::Evicted),
+                    false => Effect::Nothing,
+                }
+            }
+            (_, Reply::Error(error)) => {
                 let kind = error.kind;
                 self.keep_error(error);
                 // A temporary error also keeps the SET from being granted.
@@ -452,8 +470,30 @@ impl Node {
             _ => return Effect::UNEXPECTED,
         };
         // Its next handshake will show its new state.
+        match self.guard.unfit() {
+            Some(reason) => Effect::Fail(NodeOutcome::Unfit(reason)),
+            None => effect,
+        }
+    }
+
+    fn judge_role(&mut self, reported: Replication) -> Effect {
         let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
         self.guard.identity.note_role(reported).map_or(Effect::Nothing, fail)
+    }
+
+    /// The marker after a flush.
+    #[cold]
+    fn handle_marker(&mut self, reply: Reply) -> Effect {
+        match &reply {
+            Reply::Error(error) => self.keep_error(error.clone()),
+            reply if is_value(reply) => {}
+            _ => return Effect::UNEXPECTED,
+        }
+        match self.guard.flushes.note_found(&reply) {
+            Found::Unchanged => Effect::Nothing,
+            Found::Unknown => Effect::AskMarker,
+            Found::Flushed => Effect::Lost(QuarantineCause::Flushed),
+        }
     }
 
     /// The server may have a command that this user must not run: only a command that was seen to

@@ -206,21 +206,17 @@ impl Pipeline {
         self.note_latency(nanos);
     }
 
-    /// Takes both questions of a check, if they are next and nothing is late. Returns when they
-    /// were sent.
+    /// Takes a check of the clock, if it is next and nothing is late. Returns when it was sent.
     #[inline(always)]
     pub(super) fn take_check(&mut self, now: Moment) -> Option<Moment> {
-        let (time, role) = (self.in_flight.first()?, self.in_flight.get(1)?);
-        match (time.request, role.request) {
-            (Request::About(Question::Time), Request::About(Question::Role))
-                if !self.has_timed_out() => {}
+        let InFlight { request, sent_at } = self.in_flight.first()?;
+        match request {
+            Request::About(Question::Time) if !self.has_timed_out() => {}
             _ => return None,
         }
-        for sent_at in [time.sent_at, role.sent_at] {
-            self.in_flight.drop_first();
-            self.note_reply(now, sent_at);
-        }
-        Some(time.sent_at)
+        self.in_flight.drop_first();
+        self.note_reply(now, sent_at);
+        Some(sent_at)
     }
 
     #[inline]

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use super::{Effect, Guard, Node, is_forbidden};
 use crate::moment::Moment;
-use crate::proto::command::{Replication, Reply};
+use crate::proto::command::Reply;
 use crate::proto::notices::Notice;
 use crate::proto::request::Question;
 use crate::validity::drift_over;
 
-/// A SET is preceded by a check of the server's clock and role if the last check is older than
-/// this.
+/// A SET is preceded by a check of the server's clock if the last check is older than this.
 const SAMPLE_AGE_NANOS_MAX: u64 = 10_000_000;
+/// And by a look at what its handshake has judged if the last look is older than this.
+const LOOK_AGE_NANOS_MAX: u64 = 1_000_000_000;
 /// The clock is also checked before a SET if the server refused one within this time. A client that
 /// waits for a lock must not profit from a jump that frees it.
 const WAITING_NANOS_MAX: u64 = 1_000_000_000;
@@ -29,8 +30,8 @@ const JUMP_MIN: Duration = Duration::from_millis(5);
 pub(crate) struct ServerClock {
     /// When the clock was last asked for, on any connection.
     asked_at: Option<Moment>,
-    /// When the server's role was last asked for.
-    role_asked_at: Option<Moment>,
+    /// When the server was last looked at.
+    looked_at: Option<Moment>,
     /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
     /// When the server last refused a SET.
@@ -41,11 +42,11 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    /// A new connection: its handshake asks for time and role.
+    /// A new connection: its handshake asks for the time, and for all that a look does.
     pub(crate) fn reconnect(&mut self, now: Moment) {
         self.is_secret = false;
         self.ask(now);
-        self.role_asked_at = Some(now);
+        self.looked_at = Some(now);
     }
 
     /// No check of the clock is due before this moment, if the server tells its time; while a
@@ -53,12 +54,7 @@ impl ServerClock {
     fn due(&self, now: Moment) -> Option<Moment> {
         let is_recent = |refused_at| now.nanos_since(refused_at) < WAITING_NANOS_MAX;
         let asked_at = self.asked_at.filter(|_| !self.refused_at.is_some_and(is_recent));
-        (!self.is_secret).then(|| ServerClock::fresh_until(asked_at))
-    }
-
-    /// No check of what was asked for then is due before this moment.
-    fn fresh_until(asked_at: Option<Moment>) -> Moment {
-        asked_at.map_or(Moment::START, |at| at.after_nanos(SAMPLE_AGE_NANOS_MAX))
+        (!self.is_secret).then(|| fresh_until(asked_at, SAMPLE_AGE_NANOS_MAX))
     }
 
     fn ask(&mut self, now: Moment) {
@@ -90,19 +86,18 @@ impl ServerClock {
     }
 }
 
-/// Checks of the server's clock and role, if the restart guard is on.
+/// What was asked for then is fresh until this moment.
+fn fresh_until(asked_at: Option<Moment>, age_nanos_max: u64) -> Moment {
+    asked_at.map_or(Moment::START, |at| at.after_nanos(age_nanos_max))
+}
+
+/// Checks of the server's clock, if the restart guard is on.
 impl Node {
-    /// The replies to both questions of a check. Does nothing if they are not as usual: the next
-    /// ones, not late, and with the known role.
+    /// The reply to a check of the clock. Does nothing if it is not as usual: the next one, and not
+    /// late.
     #[inline(always)]
-    pub(crate) fn handle_checked(
-        &mut self,
-        now: Moment,
-        seen: Duration,
-        role: &Replication,
-    ) -> Option<Effect> {
-        let is_known = *role == self.guard.identity.server.replication;
-        let sent_at = is_known.then(|| self.pipeline.take_check(now))??;
+    pub(crate) fn handle_told(&mut self, now: Moment, seen: Duration) -> Option<Effect> {
+        let sent_at = self.pipeline.take_check(now)?;
         Some(self.handle_time(now, sent_at, Reply::Time(seen)))
     }
 
@@ -139,8 +134,8 @@ impl Guard {
     pub(crate) fn check_due(&self, now: Moment, question: Question) -> Option<Moment> {
         match question {
             _ if !self.is_guarded => None,
-            Question::Role => {
-                self.reports_role().then(|| ServerClock::fresh_until(self.clock.role_asked_at))
+            Question::Look(_) => {
+                self.reports_role().then(|| fresh_until(self.clock.looked_at, LOOK_AGE_NANOS_MAX))
             }
             _ => self.clock.due(now),
         }
@@ -151,7 +146,7 @@ impl Guard {
         let is_asked = self.check_due(now, question).is_some();
         match question {
             _ if !is_asked => {}
-            Question::Role => self.clock.role_asked_at = Some(now),
+            Question::Look(_) => self.clock.looked_at = Some(now),
             _ => self.clock.ask(now),
         }
         is_asked
@@ -246,25 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
+    fn checks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
-        assert_eq!(
-            (clock.due(at(0)), ServerClock::fresh_until(clock.role_asked_at)),
-            (Some(at(0)), at(0))
-        );
+        assert_eq!(clock.due(at(0)), Some(at(0)));
         clock.reconnect(at(1_000));
-        assert_eq!(
-            (clock.due(at(1_000)), ServerClock::fresh_until(clock.role_asked_at)),
-            (Some(at(1_010)), at(1_010))
-        );
+        assert_eq!(clock.due(at(1_000)), Some(at(1_010)));
         // After a refused SET, a check of the clock is due at any time for a second.
         clock.refused_at = Some(at(500));
         for (now, waits) in [(1_000, true), (1_499, true), (1_500, false)] {
             clock.ask(at(now));
-            clock.role_asked_at = Some(at(now));
             let due = if waits { at(0) } else { at(now + 10) };
             assert_eq!(clock.due(at(now)), Some(due), "{now}");
-            assert_eq!(ServerClock::fresh_until(clock.role_asked_at), at(now + 10), "{now}");
         }
         clock.is_secret = true;
         assert_eq!(clock.due(at(9_000)), None, "a refused time is not asked for again");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Guard;
 use super::sighting::Sightings;
-use crate::config::{NodeConfig, RestartGuard};
+use crate::config::{NodeConfig, Notices, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{CountedFrom, Quarantine, QuarantineCause, ServerCommand, Unfit};
 use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
@@ -42,6 +42,8 @@ pub(crate) struct Identified {
     pub(crate) quarantine: Option<(QuarantineCause, Moment)>,
     /// Whether the server is to store that this client has seen it.
     pub(crate) is_news: bool,
+    /// Until when its votes must not count, if its database was flushed.
+    pub(crate) flushed_until: Option<Moment>,
 }
 
 /// The process at a node's address, on this connection and on earlier ones.
@@ -62,6 +64,8 @@ pub(crate) struct Identity {
     elected: Option<Option<(Duration, Moment)>>,
     /// Until when the node's votes do not count, and why.
     quarantine: Option<(Moment, QuarantineCause)>,
+    /// How many keys the server had evicted when it was last asked.
+    evicted: Option<u64>,
     /// Whether it was reported that a running server was moved to this address.
     was_moved: bool,
 }
@@ -117,6 +121,7 @@ impl Identity {
                 is_moved: false,
                 quarantine,
                 is_news: false,
+                flushed_until: None,
             };
         };
         let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == *run_id);
@@ -141,7 +146,8 @@ impl Identity {
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
         self.was_moved |= is_moved;
         self.seen = Some(Seen { run_id, history, last: now });
-        Identified { left, process, is_moved, quarantine, is_news: false }
+        let (is_news, flushed_until) = (false, None);
+        Identified { left, process, is_moved, quarantine, is_news, flushed_until }
     }
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and
@@ -219,6 +225,13 @@ impl Guard {
         self.identity.elected = Some(master_for);
     }
 
+    /// Whether the server has evicted keys since it was last asked.
+    pub(crate) fn has_evicted(&mut self) -> bool {
+        let evicted = self.identity.server.evicted;
+        let before = std::mem::replace(&mut self.identity.evicted, evicted);
+        self.is_guarded && evicted > before && before.is_some()
+    }
+
     /// The server's process, and the `CLIENT ID` of the present connection or of the last one.
     pub(crate) fn connection(&self) -> (Option<Arc<str>>, Option<i64>) {
         (self.identity.server.run_id.clone(), self.identity.client_id)
@@ -262,6 +275,8 @@ impl Guard {
             Some(Unfit::Duplicate)
         } else if evicts {
             Some(Unfit::Evicts)
+        } else if !self.is_told() && self.needs_notices() {
+            Some(Unfit::NoNotices)
         } else if self.identity.runs_no_scripts {
             Some(Unfit::NoScripts)
         } else {
@@ -269,7 +284,28 @@ impl Guard {
         }
     }
 
+    /// Whether a quarantine may follow from the time that has passed since the server, or its data,
+    /// is what it is.
+    pub(crate) fn may_be_young(&self) -> bool {
+        let server = &self.identity.server;
+        let is_young = server.uptime.is_none_or(|uptime| uptime < self.config.quarantine);
+        let is_promoted = server.replication.promoted == Some(true);
+        self.is_distrusted() && (is_young || is_promoted || self.config.notices_flushes())
+    }
+
+    /// Whether a server that tells of no flush must not vote.
+    fn needs_notices(&self) -> bool {
+        self.is_guarded && self.settings().notices == Notices::Required
+    }
+
+    /// Whether an answer that is read now does not count.
     pub(crate) fn is_quarantined(&self, now: Moment) -> bool {
+        self.is_in_doubt() || self.is_sent_in_vain(now)
+    }
+
+    /// Whether the answer to what is sent now does not count. While it is only in doubt what was
+    /// flushed, the answer follows that about the marker.
+    pub(crate) fn is_sent_in_vain(&self, now: Moment) -> bool {
         // A jump of this machine's wall clock must not shorten the quarantine.
         let is_over = |until: Moment| now.is_certainly_past(until);
         self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
@@ -299,9 +335,10 @@ impl Guard {
             }
             QuarantineCause::Restarted => true,
             // A client that connects later knows nothing of it, or reads the marker.
-            QuarantineCause::ClockStepped | QuarantineCause::Flushed | QuarantineCause::Moved => {
-                return CountedFrom::Event;
-            }
+            QuarantineCause::ClockStepped
+            | QuarantineCause::Flushed
+            | QuarantineCause::Evicted
+            | QuarantineCause::Moved => return CountedFrom::Event,
         };
         match is_shared && !trusts_itself {
             true => CountedFrom::Event,
@@ -319,7 +356,12 @@ impl Guard {
 
     /// Why the node's votes do not count at `now`, and for how much longer.
     pub(crate) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
-        let (until, cause) = self.identity.quarantine?;
+        let (until, cause) = match (self.identity.quarantine, self.is_in_doubt()) {
+            (Some(known), _) if !now.is_certainly_past(known.0) => known,
+            // It says soon what was flushed.
+            (_, true) => (now.after(self.config.node_timeout), QuarantineCause::Flushed),
+            (known, false) => known?,
+        };
         let ready_in = until.steadily_since(now);
         (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in, self.counted_from(cause)))
     }

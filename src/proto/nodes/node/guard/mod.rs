@@ -1,13 +1,16 @@
 //! Whether a server may vote, and whether its votes count: who it is, what its clock shows, and who
-//! has seen it promoted.
+//! has seen it promoted, and whether its data was flushed.
 
 mod clock;
+mod flush;
 mod identity;
 mod sighting;
 
 use std::sync::Arc;
 
 use clock::ServerClock;
+use flush::Flushes;
+pub(crate) use flush::Found;
 use identity::Identity;
 pub(crate) use identity::{Identified, Process};
 use sighting::Sightings;
@@ -24,6 +27,7 @@ pub(crate) struct Guard {
     pub(super) identity: Identity,
     pub(super) clock: ServerClock,
     pub(super) sightings: Sightings,
+    pub(super) flushes: Flushes,
     /// Whether the restart guard is on.
     is_guarded: bool,
 }
@@ -37,6 +41,7 @@ impl Guard {
             identity: Identity::default(),
             clock: ServerClock::default(),
             sightings: Sightings::default(),
+            flushes: Flushes::default(),
         }
     }
 
@@ -55,10 +60,11 @@ impl Guard {
     }
 
     /// A new connection: nothing is known of the server behind it.
-    pub(crate) fn reconnect(&mut self, now: Moment) {
+    pub(crate) fn reconnect(&mut self, now: Moment, random: u64) {
         self.identity.reconnect();
         self.clock.reconnect(now);
         self.sightings.reconnect();
+        self.flushes.reconnect(random);
     }
 
     /// What the server is to store about its promotion.

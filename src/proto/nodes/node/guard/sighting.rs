@@ -49,6 +49,11 @@ impl Sightings {
         self.time = Some(time);
     }
 
+    /// The time that the server told in the handshake.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.time
+    }
+
     /// The answer to the question for the sighting.
     pub(crate) fn note_stored(&mut self, reply: Reply) {
         self.stored = match reply {
