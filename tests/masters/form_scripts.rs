@@ -258,9 +258,11 @@ impl Scene {
         self.ask(&["EVAL", script, "2", "k", "k:as", token, &ttl, "0", VALUE])
     }
 
-    /// A key's time to live is short from now on.
-    fn shorten(&self, key: &str) {
-        self.ask(&["PEXPIRE", key, &SHORT.to_string()]);
+    /// Both keys end soon, at the same moment.
+    fn shorten(&self, keys: [&str; 2]) {
+        let script = "local t=redis.call('TIME') local at=t[1]*1000+ARGV[1] \
+            for i=1,2 do redis.call('PEXPIREAT',KEYS[i],string.format('%.0f',at)) end";
+        self.ask(&["EVAL", script, "2", keys[0], keys[1], &SHORT.to_string()]);
     }
 }
 
@@ -310,8 +312,7 @@ fn full_master_keeps_and_frees_what_has_a_value() {
     assert_eq!(scene.own(TAKE_AS, TOKEN), DONE);
     scene.fill_up();
     assert_eq!(scene.own(KEEP_AS, OTHER), REFUSED);
-    scene.shorten("k");
-    scene.shorten("k:as");
+    scene.shorten(["k", "k:as"]);
     assert_eq!(scene.own(KEEP_AS, TOKEN), DONE);
     assert!(scene.lives_long("k") && scene.lives_long("k:as"));
     assert_eq!(scene.own(FREE_AS, TOKEN), DONE);
