@@ -1861,6 +1861,35 @@ fn lock_that_is_handed_over_in_doubt_brings_it_along() {
     }
 }
 
+/// R3: nor does the end of a connection answer the question for those that adopt the lock.
+#[test]
+fn lock_that_is_handed_over_before_the_next_handshake_ends_brings_the_doubt_along() {
+    // How many steps of the next handshake are answered; none if it has not begun.
+    for steps in [None, Some(0), Some(STEPS_BEFORE_PROBE)] {
+        let (mut giver, mut taker) =
+            (Scenario::guarded(3).all_ready(), Scenario::guarded(3).all_ready());
+        let mut lease = giver.locked();
+        giver.tell_flush(0);
+        giver.engine.handle_node(giver.now, 0, NodeEvent::Disconnected(RESET));
+        giver.drain();
+        if let Some(steps) = steps {
+            giver.pass(CONNECT_TIMEOUT);
+            giver.engine.connect(giver.now);
+            giver.drain();
+            giver.engine.handle_node(giver.now, 0, NodeEvent::Connected);
+            giver.drain();
+            (0..steps).for_each(|_| assert!(giver.greet_once(0)));
+        }
+        giver.engine.let_go(giver.now, &mut lease);
+        taker.engine.extend(taker.now, lease, TTL);
+        taker.drain_looked();
+        // It lasts for longer than the question.
+        taker.now = taker.now.after(NODE_TIMEOUT);
+        taker.replies([0, 1], Reply::Integer(1));
+        assert!(taker.done().is_none(), "{steps:?}");
+    }
+}
+
 /// R35: lists that differ by one node have no two quorums apart; lists that swap a node have.
 #[test]
 fn quorums_of_lists_that_differ_by_one_node_overlap() {

@@ -318,7 +318,7 @@ impl Cleanup {
         // The copy may date from a time when this node was not trusted, and only this engine can
         // find that out.
         let is_open = !doubt.connections.is_empty() && at.guard.is_distrusted();
-        if is_open || at.guard.is_in_doubt() {
+        if is_open || at.guard.may_be_flushed() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
         let quarantine = at.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);

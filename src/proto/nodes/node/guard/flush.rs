@@ -146,6 +146,11 @@ impl Guard {
         self.flushes.inquiry != Inquiry::None
     }
 
+    /// The same, or a connection has ended meanwhile, and no handshake has been complete since.
+    pub(crate) fn may_be_flushed(&self) -> bool {
+        self.is_in_doubt() || self.flushes.was_in_doubt
+    }
+
     /// Until when the votes of a server do not count whose handshake is complete, if the marker
     /// shows a flush.
     pub(crate) fn flushed_until(&mut self, now: Moment, is_same_process: bool) -> Option<Moment> {
