@@ -1774,6 +1774,9 @@ fn server_that_has_evicted_keys_is_quarantined_in_full() {
     for (before, after, has_evicted) in [
         (Some(5), Some(6), true),
         (Some(5), Some(5), false),
+        // It counts from zero again, since an operator has said so.
+        (Some(5), Some(1), true),
+        (Some(5), Some(0), false),
         (Some(5), None, false),
         (None, Some(6), false),
     ] {

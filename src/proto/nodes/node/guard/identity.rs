@@ -229,7 +229,9 @@ impl Guard {
     pub(crate) fn has_evicted(&mut self) -> bool {
         let evicted = self.identity.server.evicted;
         let before = std::mem::replace(&mut self.identity.evicted, evicted);
-        self.is_guarded && evicted > before && before.is_some()
+        // `CONFIG RESETSTAT` makes it count from zero again.
+        let has_risen = |(now, before)| now > before || (now < before && now > 0);
+        self.is_guarded && evicted.zip(before).is_some_and(has_risen)
     }
 
     /// The server's process, and the `CLIENT ID` of the present connection or of the last one.
