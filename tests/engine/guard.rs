@@ -1409,6 +1409,17 @@ fn node_votes_on_once_its_marker_is_found() {
     assert_eq!(scenario.engine.stats().quarantines, 0);
 }
 
+/// R3: nor does one that does not say who it is by now.
+#[test]
+fn marker_of_a_server_that_does_not_say_its_role_is_no_proof() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.tell_flush(0);
+    scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    scenario.reply(0, Reply::Marker(MARKER));
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, QUARANTINE)));
+}
+
 /// R3, R33: nor does one that became a replica, or another one's copy.
 #[test]
 fn node_whose_role_has_changed_with_the_flush_is_connected_anew() {

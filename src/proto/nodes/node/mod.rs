@@ -464,6 +464,10 @@ impl Node {
                 // A temporary error also keeps the SET from being granted.
                 return match is_forbidden(kind) {
                     true => Effect::Fail(NodeOutcome::Server(kind)),
+                    // The marker alone does not tell what was flushed.
+                    false if section == Section::Replication && self.guard.is_in_doubt() => {
+                        Effect::Lost(QuarantineCause::Flushed)
+                    }
                     false => Effect::Nothing,
                 };
             }
