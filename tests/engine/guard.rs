@@ -1378,6 +1378,25 @@ fn handshake_that_is_read_late_is_repeated_for_a_server_that_was_young() {
     }
 }
 
+/// R33: a handshake is a look from when it was asked for.
+#[test]
+fn server_whose_handshake_is_read_late_is_looked_at_before_the_first_set() {
+    for (idle, is_looked_at) in [(SECOND - MS, false), (SECOND, true)] {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+        scenario.drain();
+        scenario.now = scenario.now.after(idle);
+        scenario.start_handshake(0);
+        scenario.drain();
+        scenario.try_lock();
+        let acted = scenario.drain();
+        let has_looked = acted.iter().any(|acted| matches!(acted, Acted::Role(_)));
+        assert_eq!(has_looked, is_looked_at, "{acted:?}");
+    }
+}
+
 /// R33: a server that does not say its role is not asked for it after a flush either.
 #[test]
 fn server_without_a_role_is_asked_for_the_marker_alone() {
@@ -1723,6 +1742,43 @@ fn notice_in_the_handshake_is_as_one_after_it() {
     }
 }
 
+/// R3: a marker that stands there after the first of two flushes says nothing of that one.
+#[test]
+fn marker_that_is_read_between_two_notices_in_the_handshake_is_no_proof() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    (1..STEPS_BEFORE_PROBE).for_each(|_| assert!(scenario.greet_once(0)));
+    scenario.tell_flush(0);
+    scenario.drain();
+    assert!(scenario.greet_once(0), "its marker");
+    scenario.tell_flush(0);
+    for _ in 0..2 {
+        scenario.drain();
+        scenario.start_handshake(0);
+    }
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, QUARANTINE)));
+}
+
+/// R32: what a server has promised to one connection it has not promised to the next.
+#[test]
+fn server_that_tells_of_flushes_no_more_is_unfit_from_its_next_connection_on() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
+    scenario.drain();
+    assert!(scenario.greet_once(0), "HELLO");
+    scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+    scenario.start_handshake(0);
+    let status = scenario.engine.statuses().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::NoNotices)));
+}
+
 /// R32: a server that tells of no flush does not vote, unless nobody wants to know of one.
 #[test]
 fn server_that_refuses_to_tell_of_flushes_is_unfit_where_they_matter() {
@@ -1777,6 +1833,21 @@ fn server_that_may_evict_from_now_on_gives_no_vote() {
     assert_eq!((status.state, status.last_failure), (NodeState::BackOff, Some(evicts)));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, evicts);
+}
+
+/// R33: nobody knows any more what a server is that forbids the question.
+#[test]
+fn server_that_forbids_the_look_is_connected_anew() {
+    for (kind, is_kept) in [(ServerErrorKind::Permission, false), (ServerErrorKind::Busy, true)] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.pass(SECOND);
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert!(matches!(acted[..], [Acted::Time(_), Acted::Role(_), Acted::Set(..)]), "{acted:?}");
+        scenario.look([0]);
+        scenario.reply(0, server_error(kind));
+        assert_eq!(scenario.state(0) == NodeState::Ready, is_kept, "{kind:?}");
+    }
 }
 
 /// R33: any of the keys that a server has evicted may have been a lock.
