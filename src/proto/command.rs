@@ -505,6 +505,12 @@ impl ServerInfo {
         }
     }
 
+    /// What the memory section says.
+    pub(super) fn note_memory(&mut self, max: Option<u64>, evicts_nothing: Option<bool>) {
+        self.memory_max = max.or(self.memory_max);
+        self.evicts_nothing = evicts_nothing.or(self.evicts_nothing);
+    }
+
     /// Adds the fields of another section.
     pub(super) fn add(&mut self, other: ServerInfo) {
         let is_about_roles = other.replication != Replication::default();
@@ -570,6 +576,10 @@ pub enum Reply {
     Info(Box<ServerInfo>),
     /// The replication section of `INFO`.
     Replication(Replication),
+    /// The memory section: the limit in bytes, and whether it evicts nothing.
+    Memory(Option<u64>, Option<bool>),
+    /// The statistics: how many keys were evicted.
+    Stats(Option<u64>),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
     /// The time when a client first saw the server after a promotion.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::types::RangeFrame;
 
-use super::info::{replication, server_error, server_info};
+use super::info::{memory, replication, server_error, server_info, stats};
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, number, text_length};
 use super::resp3::{client_id, map_length, verbatim, verbatim_length};
@@ -121,9 +121,15 @@ fn marker(text: &[u8]) -> Option<Marker> {
 
 /// A section of `INFO`.
 fn section(text: &[u8]) -> Reply {
-    match text.starts_with(b"# Replication") {
-        true => Reply::Replication(replication(text)),
-        false => Reply::Info(Box::new(server_info(text))),
+    // Those that are asked for again and again take no memory.
+    if text.starts_with(b"# Replication") {
+        Reply::Replication(replication(text))
+    } else if text.starts_with(b"# Memory") {
+        memory(text)
+    } else if text.starts_with(b"# Stats") {
+        stats(text)
+    } else {
+        Reply::Info(Box::new(server_info(text)))
     }
 }
 

@@ -7,7 +7,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::line::number;
 use crate::outcome::ServerErrorKind;
-use crate::proto::{History, Replication, ServerError, ServerInfo};
+use crate::proto::{History, Replication, Reply, ServerError, ServerInfo};
 
 /// The lines of the form `name:value` whose name may be one of those below.
 fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -39,6 +39,21 @@ fn note_replication(reported: &mut Replication, name: &[u8], value: &[u8]) {
         b"second_repl_offset" => reported.promoted = promoted(value),
         _ => {}
     }
+}
+
+pub(super) fn memory(text: &[u8]) -> Reply {
+    let (mut max, mut evicts_nothing) = (None, None);
+    fields(text).for_each(|(name, value)| match name {
+        b"maxmemory" => max = number(value),
+        b"maxmemory_policy" => evicts_nothing = Some(value == b"noeviction"),
+        _ => {}
+    });
+    Reply::Memory(max, evicts_nothing)
+}
+
+pub(super) fn stats(text: &[u8]) -> Reply {
+    let evicted = fields(text).find(|(name, _)| *name == b"evicted_keys");
+    Reply::Stats(evicted.and_then(|(_, value)| number(value)))
 }
 
 /// What is no number says nothing: Garnet, which has no such offset, writes `N/A`.

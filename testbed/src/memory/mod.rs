@@ -168,12 +168,8 @@ impl About<'_> {
                 standalone: said.standalone,
                 ..ServerInfo::default()
             },
-            Section::Memory => ServerInfo {
-                memory_max: said.memory_max,
-                evicts_nothing: said.evicts_nothing,
-                ..ServerInfo::default()
-            },
-            Section::Stats => ServerInfo { evicted: said.evicted, ..ServerInfo::default() },
+            Section::Memory => return Reply::Memory(said.memory_max, said.evicts_nothing),
+            Section::Stats => return Reply::Stats(said.evicted),
             Section::Persistence => ServerInfo { loading: said.loading, ..ServerInfo::default() },
         };
         Reply::Info(Box::new(info))

@@ -104,6 +104,12 @@ impl Node {
             (HandshakeStep::Info(Section::Replication), Reply::Replication(reported)) => {
                 self.guard.identity.server.replication = reported;
             }
+            (HandshakeStep::Info(Section::Memory), Reply::Memory(max, evicts_nothing)) => {
+                self.guard.identity.server.note_memory(max, evicts_nothing);
+            }
+            (HandshakeStep::Info(Section::Stats), Reply::Stats(evicted)) => {
+                self.guard.identity.server.evicted = evicted;
+            }
             (HandshakeStep::Sighting, reply) if is_value(&reply) => {
                 self.guard.sightings.note_stored(reply);
             }
@@ -205,6 +211,8 @@ pub(super) fn is_value(reply: &Reply) -> bool {
             | Reply::Marker(_)
             | Reply::Info(_)
             | Reply::Replication(_)
+            | Reply::Memory(..)
+            | Reply::Stats(_)
             | Reply::Owned(_)
     )
 }

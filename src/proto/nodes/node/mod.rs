@@ -451,12 +451,17 @@ impl Node {
         let effect = match (section, reply) {
             (Section::Replication, Reply::Info(info)) => self.judge_role(info.replication),
             (_, Reply::Replication(reported)) => self.judge_role(reported),
+            (Section::Memory, Reply::Memory(max, evicts_nothing)) => {
+                self.guard.identity.server.note_memory(max, evicts_nothing);
+                Effect::Nothing
+            }
+            (Section::Stats, Reply::Stats(evicted)) => {
+                self.guard.identity.server.evicted = evicted;
+                self.judge_evictions()
+            }
             (_, Reply::Info(info)) => {
                 self.guard.identity.server.add(*info);
-                match self.guard.has_evicted() {
-                    true => Effect::Lost(QuarantineCause::Evicted),
-                    false => Effect::Nothing,
-                }
+                self.judge_evictions()
             }
             (_, Reply::Error(error)) => {
                 let kind = error.kind;
@@ -477,6 +482,13 @@ impl Node {
         match self.guard.unfit() {
             Some(reason) => Effect::Fail(NodeOutcome::Unfit(reason)),
             None => effect,
+        }
+    }
+
+    fn judge_evictions(&mut self) -> Effect {
+        match self.guard.has_evicted() {
+            true => Effect::Lost(QuarantineCause::Evicted),
+            false => Effect::Nothing,
         }
     }
 
