@@ -382,11 +382,15 @@ fn info_says_what_a_real_master_says_of_itself() {
         match reader.next().unwrap().unwrap() {
             Reply::Info(info) => *info,
             Reply::Replication(replication) => ServerInfo { replication, ..ServerInfo::default() },
+            Reply::Memory(memory_max, evicts_nothing) => {
+                ServerInfo { memory_max, evicts_nothing, ..ServerInfo::default() }
+            }
+            Reply::Stats(evicted) => ServerInfo { evicted, ..ServerInfo::default() },
             other => panic!("{other:?}"),
         }
     }
     let mut pair = Pair::start();
-    for section in ["server", "replication", "memory", "persistence"] {
+    for section in ["server", "replication", "memory", "persistence", "stats"] {
         let args: [&[u8]; 2] = [b"INFO", section.as_bytes()];
         let (fake, real) = (read(&pair.fake.ask(&args)), read(&pair.real.ask(&args)));
         let is_there = |info: &ServerInfo| {
@@ -406,7 +410,7 @@ fn info_says_what_a_real_master_says_of_itself() {
     }
     assert_eq!(pair.ask(&[b"INFO", b"nosuch"]), b"$0\r\n\r\n");
     let all = pair.fake.ask_text("INFO");
-    for section in ["# Server", "# Memory", "# Persistence", "# Replication"] {
+    for section in ["# Server", "# Memory", "# Persistence", "# Stats", "# Replication"] {
         assert!(all.contains(section), "{all}");
     }
     let time = |wire: &mut Wire| {

@@ -50,6 +50,7 @@ impl Process {
             ("Server", self.about_server(now)),
             ("Memory", "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n".to_owned()),
             ("Persistence", "loading:0\r\nasync_loading:0\r\n".to_owned()),
+            ("Stats", "evicted_keys:0\r\n".to_owned()),
             ("Replication", self.about_replication()),
         ];
         let mut text = String::new();
